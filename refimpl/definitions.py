@@ -1,0 +1,218 @@
+"""The definitions, literally: double loops over plain Python sequences.
+
+This text is written once for every number type that has ``+ - * /``. Called with floats it is the slow, obvious
+twin of the NumPy code; with ``mpmath`` numbers it gives 50 digits; with SymPy symbols it is what the notebooks in
+``derivations/`` differentiate. There is no NumPy in it, and nothing is rearranged for speed or for rounding.
+
+Matrices are sequences of rows. Shapes, with the symbols of the text:
+
+====================  =====  ==============================================================
+``Y``, row ``Y[i]``   n × d  tokens
+``X``                 n × d  input tokens, the target of the residual connection
+``W``                 d × k  attention map; u_i = y_i W and S = W Wᵀ
+``m``                 n × n  pair weights, symmetric and non-negative
+``Wf``                d × d  feed-forward weights; only ½ (Wf + Wfᵀ) acts
+``B``                 n × d  bias (residual target) of the feed-forward energy
+====================  =====  ==============================================================
+
+``rho`` is the penalty ρ and ``rho_prime`` its derivative, functions of one number. ``phi`` is the penalty φ behind
+an activation, a function of one number, and ``prox(v, alpha)`` the proximal operator of αφ. Each unordered pair of
+tokens counts once.
+
+Source: Y. Yang, Z. Huang, D. Wipf, *Transformers from an Optimization Perspective*, NeurIPS 2022.
+"""
+
+# ------------------------------------------------------------------------------------------------ matrices
+
+
+def identity(d):
+    """The d × d identity."""
+    return [[1 if a == b else 0 for b in range(d)] for a in range(d)]
+
+
+def ones(n):
+    """The n × n matrix of ones: the default pair weights."""
+    return [[1 for _ in range(n)] for _ in range(n)]
+
+
+def transpose(M):
+    """Mᵀ, for M with at least one row."""
+    return [list(column) for column in zip(*M, strict=True)]
+
+
+def matmul(M, N):
+    """The matrix product M N."""
+    return [[sum(row[a] * N[a][c] for a in range(len(N))) for c in range(len(N[0]))] for row in M]
+
+
+def symmetric_part(Wf):
+    """Wfˢ = ½ (Wf + Wfᵀ)."""
+    return [[(Wf[a][b] + Wf[b][a]) / 2 for b in range(len(Wf))] for a in range(len(Wf))]
+
+
+def frobenius(M, N):
+    """The inner product ⟨M, N⟩ = Σ_ia M_ia N_ia."""
+    return sum(x * y for row, other in zip(M, N, strict=True) for x, y in zip(row, other, strict=True))
+
+
+def subtract(M, N):
+    """M − N."""
+    return [[x - y for x, y in zip(row, other, strict=True)] for row, other in zip(M, N, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------ attention
+
+
+def distance(Y, W, i, j):
+    """z_ij = ½ ‖(y_i − y_j) W‖²."""
+    d, k = len(W), len(W[0])
+    difference = [sum((Y[i][a] - Y[j][a]) * W[a][c] for a in range(d)) for c in range(k)]
+    return sum(x * x for x in difference) / 2
+
+
+def attention_energy(Y, W, rho, m):
+    """E_attn(Y) = Σ_{i<j} m_ij ρ(z_ij)."""
+    n = len(Y)
+    return sum(m[i][j] * rho(distance(Y, W, i, j)) for j in range(n) for i in range(j))
+
+
+def kernel(Y, W, rho_prime, m):
+    """Γ_ij = m_ij ρ'(z_ij), the unnormalised attention, diagonal included."""
+    n = len(Y)
+    return [[m[i][j] * rho_prime(distance(Y, W, i, j)) for j in range(n)] for i in range(n)]
+
+
+def degrees(Gamma):
+    """d_i = Σ_j Γ_ij, the diagonal of D."""
+    return [sum(row) for row in Gamma]
+
+
+def laplacian(Gamma):
+    """L = D − Γ."""
+    n, d = len(Gamma), degrees(Gamma)
+    return [[(d[i] if i == j else 0) - Gamma[i][j] for j in range(n)] for i in range(n)]
+
+
+def attention_weights(Gamma):
+    """A = D⁻¹ Γ. The row of a token without any weight is that of the identity."""
+    n, d = len(Gamma), degrees(Gamma)
+    return [
+        [Gamma[i][j] / d[i] if d[i] != 0 else (1 if i == j else 0) for j in range(n)] for i in range(n)
+    ]
+
+
+def attention_gradient(Y, W, rho_prime, m):
+    """∇E_attn(Y) = L Y S with S = W Wᵀ."""
+    if len(Y) == 0:
+        return []
+    return matmul(matmul(laplacian(kernel(Y, W, rho_prime, m)), Y), matmul(W, transpose(W)))
+
+
+def attention_majorizer(Y_new, Y, W, rho, rho_prime, m):
+    """Q(Y' | Y) = E_attn(Y) + ½ Tr S (Y'ᵀ L Y' − Yᵀ L Y), L taken at Y."""
+    n, Gamma = len(Y), kernel(Y, W, rho_prime, m)
+    change = sum(
+        Gamma[i][j] * (distance(Y_new, W, i, j) - distance(Y, W, i, j)) for j in range(n) for i in range(j)
+    )
+    return attention_energy(Y, W, rho, m) + change
+
+
+def attention_step(Y, W, rho_prime, m, alpha):
+    """Y⁺ = (1 − α) Y + α A Y."""
+    if len(Y) == 0:
+        return []
+    AY = matmul(attention_weights(kernel(Y, W, rho_prime, m)), Y)
+    return [
+        [(1 - alpha) * y + alpha * ay for y, ay in zip(row, mean, strict=True)]
+        for row, mean in zip(Y, AY, strict=True)
+    ]
+
+
+def softmax_attention(Y, W, exp, beta):
+    """softmax_β(U Uᵀ) Y with U = Y W: weights proportional to β_j exp(u_i · u_j).
+
+    ``beta(u_j)`` is the reweighting: ``exp(−½ ‖u_j‖²)`` gives the descent step of ρ(z) = −e^(−z), and 1 gives plain
+    softmax attention, which is no descent step of it.
+    """
+    U = matmul(Y, W)
+    weights = [[beta(u_j) * exp(sum(x * y for x, y in zip(u_i, u_j, strict=True))) for u_j in U] for u_i in U]
+    return matmul([[w / sum(row) for w in row] for row in weights], Y)
+
+
+# ------------------------------------------------------------------------------------- the residual connection
+
+
+def data_energy(Y, X, lam):
+    """½ λ ‖Y − X‖²_F."""
+    R = subtract(Y, X)
+    return lam * frobenius(R, R) / 2
+
+
+def residual_step(Y, X, W, rho_prime, m, lam, s):
+    """y_i⁺ = y_i − ((L Y S)_i + λ (y_i − x_i)) / (s d_i + λ), with s = ‖S‖₂."""
+    g, d = attention_gradient(Y, W, rho_prime, m), degrees(kernel(Y, W, rho_prime, m))
+    return [
+        [
+            y - (g_ia + lam * (y - x)) / (s * d[i] + lam) if s * d[i] + lam != 0 else y
+            for y, x, g_ia in zip(Y[i], X[i], g[i], strict=True)
+        ]
+        for i in range(len(Y))
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ feed-forward
+
+
+def feedforward_energy(Y, Wf, B, phi):
+    """E_ffn(Y) = ½ Tr(Y Wf Yᵀ) + ½ ‖Y − B‖²_F + Σ φ(y_ia)."""
+    R = subtract(Y, B)
+    return frobenius(matmul(Y, Wf), Y) / 2 + frobenius(R, R) / 2 + sum(phi(y) for row in Y for y in row)
+
+
+def feedforward_gradient(Y, Wf, B):
+    """∇(smooth part) = Y H − B with H = I + Wfˢ."""
+    Ws, d = symmetric_part(Wf), len(Wf)
+    H = [[(1 if a == b else 0) + Ws[a][b] for b in range(d)] for a in range(d)]
+    return subtract(matmul(Y, H), B)
+
+
+def feedforward_step(Y, Wf, B, prox, alpha):
+    """Y⁺ = prox_{αφ}(Y − α (Y H − B))."""
+    G = feedforward_gradient(Y, Wf, B)
+    return [
+        [prox(y - alpha * g, alpha) for y, g in zip(row, grow, strict=True)]
+        for row, grow in zip(Y, G, strict=True)
+    ]
+
+
+def prox_objective(y, v, phi, alpha):
+    """½ (y − v)² + α φ(y), of which prox_{αφ}(v) is a minimiser over y."""
+    return (y - v) * (y - v) / 2 + alpha * phi(y)
+
+
+# ------------------------------------------------------------------------------------------------ the layer
+
+
+def joint_step(Y, W, rho_prime, m, Wf, B, prox, s, h):
+    """y_i⁺ = prox_{φ/M_i}(y_i − ((L Y S)_i + (Y H − B)_i) / M_i), M_i = s d_i + ½ max(h, 0).
+
+    s = ‖S‖₂ and h = λ_max(H). A row with M_i = 0 stays where it is.
+    """
+    g_attn, d = attention_gradient(Y, W, rho_prime, m), degrees(kernel(Y, W, rho_prime, m))
+    g_ffn = feedforward_gradient(Y, Wf, B)
+    M = [s * d_i + max(h, 0) / 2 for d_i in d]
+    return [
+        [
+            prox(y - (a + f) / M[i], 1 / M[i]) if M[i] != 0 else y
+            for y, a, f in zip(Y[i], g_attn[i], g_ffn[i], strict=True)
+        ]
+        for i in range(len(Y))
+    ]
+
+
+def truncated_share(y, xi):
+    """κ = Σ_{|ξ_i| > |y_i|} (ξ_i² − y_i²) / ‖ξ‖², the share of a step that ReLU can cut off; 0 when ξ = 0."""
+    total = sum(x * x for x in xi)
+    if total == 0:
+        return 0
+    return sum(x * x - v * v for v, x in zip(y, xi, strict=True) if abs(x) > abs(v)) / total
