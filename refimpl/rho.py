@@ -1,0 +1,147 @@
+"""Penalties ρ: [0, ∞) → ℝ. The attention kernel is ρ', so a penalty is a choice of attention.
+
+The energy of a pair of tokens is ρ(z), z = ½ ‖u_i − u_j‖². Descent of the attention step needs ρ concave and
+non-decreasing; if ρ' is completely monotone as well (ρ is a Bernstein function up to a constant), the matrix Γ is
+positive semidefinite and steps up to α = 2 descend.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .numerics import FloatArray
+
+if TYPE_CHECKING:
+    import sympy
+
+Function = Callable[[FloatArray], Any]
+
+
+@dataclass(frozen=True)
+class Rho:
+    """A penalty: ρ with its first and second derivative.
+
+    name : how messages refer to it.
+    value, derivative, second_derivative : ρ, ρ', ρ'' as functions of a float64 array z ≥ 0, elementwise. A constant
+        may return a scalar. At z = inf they give the limit.
+    formula : ρ(z) as text that :mod:`refimpl.formula` reads; the symbolic side of the same penalty.
+    concave, bernstein : what is known of it; None where nothing is claimed.
+    """
+
+    name: str
+    value: Function
+    derivative: Function
+    second_derivative: Function | None = None
+    formula: str | None = None
+    concave: bool | None = None
+    bernstein: bool | None = None
+
+    @functools.cached_property
+    def expr(self) -> sympy.Expr:
+        """ρ(z) as a SymPy expression in :func:`refimpl.formula.symbol`."""
+        from . import formula
+
+        if self.formula is None:
+            raise ValueError(f"rho {self.name!r} was given as functions only: it has no formula")
+        return formula.parse(self.formula)
+
+    def literal(self, numbers: str = "float") -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """(ρ, ρ') made from the formula alone, as functions of one ``"float"``, ``"mpmath"`` or ``"sympy"`` number.
+
+        They are what :mod:`refimpl.definitions` takes, and share nothing with ``value`` and ``derivative``.
+        """
+        from . import formula
+
+        z = formula.symbol("z")
+        return formula.scalar(self.expr, z, numbers), formula.scalar(self.expr.diff(z), z, numbers)
+
+
+def _power(z: FloatArray, exponent: float) -> FloatArray:
+    return np.asarray((1 + z) ** exponent)
+
+
+_PENALTIES = (
+    # softmax attention; Welsch's function
+    Rho("exp", lambda z: -np.exp(-z), lambda z: np.exp(-z), lambda z: -np.exp(-z), "-exp(-z)", True, True),
+    # the paper's second example
+    Rho(
+        "log2",
+        lambda z: np.log(z + 2),
+        lambda z: 1 / (z + 2),
+        lambda z: -1 / (z + 2) ** 2,
+        "log(z + 2)",
+        True,
+        True,
+    ),
+    # Cauchy, Student-t
+    Rho("log1p", np.log1p, lambda z: 1 / (1 + z), lambda z: -_power(z, -2), "log(1 + z)", True, True),
+    # Charbonnier
+    Rho(
+        "sqrt",
+        lambda z: np.sqrt(z + 1),
+        lambda z: 0.5 * _power(z, -0.5),
+        lambda z: -0.25 * _power(z, -1.5),
+        "sqrt(z + 1)",
+        True,
+        True,
+    ),
+    Rho(
+        "geman_mcclure",
+        lambda z: np.minimum(z, 1e300) / (1 + np.minimum(z, 1e300)),
+        lambda z: _power(z, -2),
+        lambda z: -2 * _power(z, -3),
+        "z / (1 + z)",
+        True,
+        True,
+    ),
+    # uniform attention
+    Rho("linear", lambda z: z, np.ones_like, np.zeros_like, "z", True, True),
+    # sparse attention
+    Rho(
+        "epanechnikov",
+        lambda z: np.minimum(z, 1) - 0.5 * np.minimum(z, 1) ** 2,
+        lambda z: np.maximum(1 - z, 0),
+        lambda z: -1.0 * (z < 1),
+        "min(z, 1) - min(z, 1)**2 / 2",
+        True,
+        False,
+    ),
+    Rho(
+        "truncated",
+        lambda z: np.minimum(z, 1),
+        lambda z: 1.0 * (z < 1),
+        np.zeros_like,
+        "min(z, 1)",
+        True,
+        False,
+    ),
+)
+
+PENALTIES: dict[str, Rho] = {rho.name: rho for rho in _PENALTIES}
+
+
+def get_rho(rho: str | Rho) -> Rho:
+    """The penalty of that name, or the one that a formula in z defines: ``get_rho("log(z + 2)")``.
+
+    A formula is read by :mod:`refimpl.formula`, never evaluated. Raises ``ValueError`` where it cannot be read, and
+    ``TypeError`` where ``rho`` is neither text nor a :class:`Rho`.
+    """
+    if isinstance(rho, Rho):
+        return rho
+    if not isinstance(rho, str):
+        raise TypeError(f"rho: expected a name, a formula in z or a refimpl.Rho, got {type(rho).__name__}")
+    return PENALTIES[rho] if rho in PENALTIES else _from_formula(rho)
+
+
+@functools.lru_cache(maxsize=256)
+def _from_formula(text: str) -> Rho:
+    from . import formula
+
+    z, expr = formula.symbol("z"), formula.parse(text)
+    value, derivative, second = (formula.vectorised(expr.diff(z, k), z) for k in range(3))
+    return Rho(text, value, derivative, second, text)
