@@ -96,9 +96,7 @@ def laplacian(Gamma):
 def attention_weights(Gamma):
     """A = D⁻¹ Γ. The row of a token without any weight is that of the identity."""
     n, d = len(Gamma), degrees(Gamma)
-    return [
-        [Gamma[i][j] / d[i] if d[i] != 0 else (1 if i == j else 0) for j in range(n)] for i in range(n)
-    ]
+    return [[Gamma[i][j] / d[i] if d[i] != 0 else (1 if i == j else 0) for j in range(n)] for i in range(n)]
 
 
 def attention_gradient(Y, W, rho_prime, m):
@@ -111,9 +109,7 @@ def attention_gradient(Y, W, rho_prime, m):
 def attention_majorizer(Y_new, Y, W, rho, rho_prime, m):
     """Q(Y' | Y) = E_attn(Y) + ½ Tr S (Y'ᵀ L Y' − Yᵀ L Y), L taken at Y."""
     n, Gamma = len(Y), kernel(Y, W, rho_prime, m)
-    change = sum(
-        Gamma[i][j] * (distance(Y_new, W, i, j) - distance(Y, W, i, j)) for j in range(n) for i in range(j)
-    )
+    change = sum(Gamma[i][j] * (distance(Y_new, W, i, j) - distance(Y, W, i, j)) for j in range(n) for i in range(j))
     return attention_energy(Y, W, rho, m) + change
 
 
@@ -123,8 +119,7 @@ def attention_step(Y, W, rho_prime, m, alpha):
         return []
     AY = matmul(attention_weights(kernel(Y, W, rho_prime, m)), Y)
     return [
-        [(1 - alpha) * y + alpha * ay for y, ay in zip(row, mean, strict=True)]
-        for row, mean in zip(Y, AY, strict=True)
+        [(1 - alpha) * y + alpha * ay for y, ay in zip(row, mean, strict=True)] for row, mean in zip(Y, AY, strict=True)
     ]
 
 
@@ -180,8 +175,7 @@ def feedforward_step(Y, Wf, B, prox, alpha):
     """Y⁺ = prox_{αφ}(Y − α (Y H − B))."""
     G = feedforward_gradient(Y, Wf, B)
     return [
-        [prox(y - alpha * g, alpha) for y, g in zip(row, grow, strict=True)]
-        for row, grow in zip(Y, G, strict=True)
+        [prox(y - alpha * g, alpha) for y, g in zip(row, grow, strict=True)] for row, grow in zip(Y, G, strict=True)
     ]
 
 

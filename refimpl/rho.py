@@ -29,6 +29,7 @@ class Rho:
     name : how messages refer to it.
     value, derivative, second_derivative : ρ, ρ', ρ'' as functions of a float64 array z ≥ 0, elementwise. A constant
         may return a scalar. At z = inf they give the limit.
+    log_derivative : log ρ', for a ρ' that underflows far out: with it, weights stay right where every ρ' of a row does.
     formula : ρ(z) as text that :mod:`refimpl.formula` reads; the symbolic side of the same penalty.
     concave, bernstein : what is known of it; None where nothing is claimed.
     """
@@ -37,6 +38,7 @@ class Rho:
     value: Function
     derivative: Function
     second_derivative: Function | None = None
+    log_derivative: Function | None = None
     formula: str | None = None
     concave: bool | None = None
     bernstein: bool | None = None
@@ -67,58 +69,75 @@ def _power(z: FloatArray, exponent: float) -> FloatArray:
 
 _PENALTIES = (
     # softmax attention; Welsch's function
-    Rho("exp", lambda z: -np.exp(-z), lambda z: np.exp(-z), lambda z: -np.exp(-z), "-exp(-z)", True, True),
+    Rho(
+        "exp",
+        lambda z: -np.exp(-z),
+        lambda z: np.exp(-z),
+        lambda z: -np.exp(-z),
+        log_derivative=np.negative,
+        formula="-exp(-z)",
+        concave=True,
+        bernstein=True,
+    ),
     # the paper's second example
     Rho(
         "log2",
         lambda z: np.log(z + 2),
         lambda z: 1 / (z + 2),
         lambda z: -1 / (z + 2) ** 2,
-        "log(z + 2)",
-        True,
-        True,
+        formula="log(z + 2)",
+        concave=True,
+        bernstein=True,
     ),
     # Cauchy, Student-t
-    Rho("log1p", np.log1p, lambda z: 1 / (1 + z), lambda z: -_power(z, -2), "log(1 + z)", True, True),
+    Rho(
+        "log1p",
+        np.log1p,
+        lambda z: 1 / (1 + z),
+        lambda z: -_power(z, -2),
+        formula="log(1 + z)",
+        concave=True,
+        bernstein=True,
+    ),
     # Charbonnier
     Rho(
         "sqrt",
         lambda z: np.sqrt(z + 1),
         lambda z: 0.5 * _power(z, -0.5),
         lambda z: -0.25 * _power(z, -1.5),
-        "sqrt(z + 1)",
-        True,
-        True,
+        formula="sqrt(z + 1)",
+        concave=True,
+        bernstein=True,
     ),
     Rho(
         "geman_mcclure",
         lambda z: np.minimum(z, 1e300) / (1 + np.minimum(z, 1e300)),
         lambda z: _power(z, -2),
         lambda z: -2 * _power(z, -3),
-        "z / (1 + z)",
-        True,
-        True,
+        formula="z / (1 + z)",
+        concave=True,
+        bernstein=True,
     ),
     # uniform attention
-    Rho("linear", lambda z: z, np.ones_like, np.zeros_like, "z", True, True),
+    Rho("linear", lambda z: z, np.ones_like, np.zeros_like, formula="z", concave=True, bernstein=True),
     # sparse attention
     Rho(
         "epanechnikov",
         lambda z: np.minimum(z, 1) - 0.5 * np.minimum(z, 1) ** 2,
         lambda z: np.maximum(1 - z, 0),
         lambda z: -1.0 * (z < 1),
-        "min(z, 1) - min(z, 1)**2 / 2",
-        True,
-        False,
+        formula="min(z, 1) - min(z, 1)**2 / 2",
+        concave=True,
+        bernstein=False,
     ),
     Rho(
         "truncated",
         lambda z: np.minimum(z, 1),
         lambda z: 1.0 * (z < 1),
         np.zeros_like,
-        "min(z, 1)",
-        True,
-        False,
+        formula="min(z, 1)",
+        concave=True,
+        bernstein=False,
     ),
 )
 
@@ -144,4 +163,4 @@ def _from_formula(text: str) -> Rho:
 
     z, expr = formula.symbol("z"), formula.parse(text)
     value, derivative, second = (formula.vectorised(expr.diff(z, k), z) for k in range(3))
-    return Rho(text, value, derivative, second, text)
+    return Rho(text, value, derivative, second, formula=text)
