@@ -70,7 +70,12 @@ class AttentionEnergy:
         Gamma = self._kernel(self._distances(tokens))
         offset, _ = centred(tokens)  # L 1 = 0, so the centroid drops out of L Y
         LY = Gamma.sum(axis=-1)[..., None] * offset - Gamma @ offset
-        return (LY if self.W is None else LY @ self.W @ self.W.T).astype(dtype)
+        return np.asarray(LY if self.W is None else LY @ self.W @ self.W.T, dtype=dtype)
+
+    def kernel(self, Y: ArrayLike) -> Output:
+        """Γ_ij = m_ij ρ'(z_ij), the unnormalised attention, shape (..., n, n), diagonal included."""
+        tokens, dtype = self._read(Y)
+        return self._kernel(self._distances(tokens)).astype(dtype)
 
     def weights(self, Y: ArrayLike) -> Output:
         """A = D⁻¹ Γ, shape (..., n, n): rows sum to 1; a token without any weight attends to itself."""
@@ -136,7 +141,7 @@ class AttentionEnergy:
     def half_curvature(self, Y: ArrayLike) -> FloatArray:
         """‖S‖₂ d_i, shape (..., n): Σ_i M_i ‖δ_i‖² with these M_i bounds ½ Tr S δᵀ L δ for every δ, as L ⪯ 2 D."""
         tokens, _ = self._read(Y)
-        return self.spectral_norm * self._kernel(self._distances(tokens)).sum(axis=-1)
+        return np.asarray(self.spectral_norm * self._kernel(self._distances(tokens)).sum(axis=-1))
 
     @functools.cached_property
     def spectral_norm(self) -> float:
@@ -171,7 +176,7 @@ class AttentionEnergy:
         if not np.isfinite(Gamma).all():
             z = Z[~np.isfinite(Gamma)][0]
             raise ValueError(f"rho: expected a finite derivative, {self.rho.name!r} has another at z = {z:g}")
-        return Gamma if self.pair_weights is None else self.pair_weights * Gamma
+        return np.asarray(Gamma if self.pair_weights is None else self.pair_weights * Gamma)
 
     def _weights(self, Z: FloatArray) -> FloatArray:
         """A = D⁻¹ Γ."""
@@ -181,7 +186,7 @@ class AttentionEnergy:
             Gamma = self._scaled_kernel(Z)
             degree = Gamma.sum(axis=-1, keepdims=True)
         A = Gamma / np.where(degree == 0, 1.0, degree)
-        return A + np.eye(Z.shape[-1]) * (degree == 0)
+        return np.asarray(A + np.eye(Z.shape[-1]) * (degree == 0))
 
     def _scaled_kernel(self, Z: FloatArray) -> FloatArray:
         """Γ with each row divided by its largest entry, from log Γ."""
@@ -190,7 +195,7 @@ class AttentionEnergy:
             m = np.zeros(()) if self.pair_weights is None else np.log(self.pair_weights)
         logarithm = m + np.asarray(self.rho.log_derivative(Z))
         largest = logarithm.max(axis=-1, keepdims=True, initial=-np.inf)
-        return np.exp(logarithm - np.where(np.isfinite(largest), largest, 0.0))
+        return np.asarray(np.exp(logarithm - np.where(np.isfinite(largest), largest, 0.0)))
 
 
 def _read_map(W: ArrayLike) -> FloatArray:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .attention import AttentionEnergy
-from .numerics import norm, read_array, read_number, read_tokens
+from .numerics import FloatArray, norm, read_array, read_number, read_tokens
 
 
 class Certificate(NamedTuple):
@@ -33,9 +33,8 @@ def gradient_norm(grad_f: ArrayLike, grad_g: ArrayLike, *, L_h: float, alpha: fl
 
     The bound is ½ α (‖∇h‖² − ‖∇f‖² + (1 − L_h α) ‖∇g‖²).
     """
-    grad_f, grad_g = _read(grad_f, "grad_f"), _read(grad_g, "grad_g")
-    L_h, alpha = read_number(L_h, "L_h", "[0, inf)"), read_number(alpha, "alpha", "(0, inf)")
-    norm_f, norm_g, norm_h = norm(grad_f), norm(grad_g), norm(grad_f + grad_g)
+    L_h, alpha = _read_smoothness(L_h, "L_h"), _read_step(alpha)
+    norm_f, norm_g, norm_h = _norms(grad_f, grad_g)
     margin = norm_h - norm_f
     decrease = 0.5 * alpha * (margin * (norm_h + norm_f) + (1 - L_h * alpha) * norm_g**2)
     return Certificate((margin >= 0) & (L_h * alpha <= 1), margin, decrease)
@@ -51,10 +50,9 @@ def apollonius(
     for C < 1, a half-space for C = 1, the outside of a ball that contains y_h for C > 1. Yang, Huang, Wipf (2022),
     section 4. The bound is ½ α (m_h² ‖y − y_h‖² − L_f² ‖y − y_f‖²).
     """
-    y, y_f, y_h = _read(y, "y"), _read(y_f, "y_f"), _read(y_h, "y_h")
-    L_f, m_h = read_number(L_f, "L_f", "[0, inf)"), read_number(m_h, "m_h", "[0, inf)")
-    L_h, alpha = read_number(L_h, "L_h", "[0, inf)"), read_number(alpha, "alpha", "(0, inf)")
-    near, far = L_f * norm(y - y_f), m_h * norm(y - y_h)
+    point, alpha = _read(y, "y"), _read_step(alpha)
+    L_f, m_h, L_h = (_read_smoothness(L, name) for L, name in ((L_f, "L_f"), (m_h, "m_h"), (L_h, "L_h")))
+    near, far = L_f * norm(point - _read(y_f, "y_f")), m_h * norm(point - _read(y_h, "y_h"))
     margin = far - near
     return Certificate((margin >= 0) & (L_h * alpha <= 1), margin, 0.5 * alpha * margin * (far + near))
 
@@ -64,19 +62,18 @@ def prox_mapping(grad_f: ArrayLike, G: ArrayLike, *, L_h: float, alpha: float) -
 
     It guarantees (h + φ)(y⁺) ≤ (h + φ)(y); the bound is α ‖G‖ times the margin.
     """
-    grad_f, G = _read(grad_f, "grad_f"), _read(G, "G")
-    L_h, alpha = read_number(L_h, "L_h", "[0, inf)"), read_number(alpha, "alpha", "(0, inf)")
-    norm_G = norm(G)
-    margin = (1 - 0.5 * L_h * alpha) * norm_G - norm(grad_f)
+    L_h, alpha = _read_smoothness(L_h, "L_h"), _read_step(alpha)
+    norm_f, norm_G = norm(_read(grad_f, "grad_f")), norm(_read(G, "G"))
+    margin = (1 - 0.5 * L_h * alpha) * norm_G - norm_f
     return Certificate(margin >= 0, margin, alpha * norm_G * margin)
 
 
 def truncated_share(y: ArrayLike, xi: ArrayLike) -> Any:
     """κ = Σ_{|ξ_i| > |y_i|} (ξ_i² − y_i²) / ‖ξ‖², shape (...): the share of the step ξ that ReLU can cut off."""
-    y, xi = _read(y, "y"), _read(xi, "xi")
-    largest = np.abs(xi).max(axis=(-2, -1), keepdims=True, initial=0.0)
+    v, x = np.abs(_read(y, "y")), np.abs(_read(xi, "xi"))
+    largest = x.max(axis=(-2, -1), keepdims=True, initial=0.0)
     largest = np.where(largest == 0, 1.0, largest)  # scaled, so that squares neither overflow nor vanish
-    v, x = np.abs(y) / largest, np.abs(xi) / largest
+    v, x = v / largest, x / largest
     cut = np.where(x > v, (x - v) * (x + v), 0.0).sum(axis=(-2, -1))
     total = (x * x).sum(axis=(-2, -1))
     return cut / np.where(total == 0, 1.0, total)
@@ -88,12 +85,11 @@ def truncation(y: ArrayLike, grad_f: ArrayLike, grad_g: ArrayLike, *, L_h: float
     κ is ``truncated_share(y, α ∇g)`` and h is L_h-smooth. Yang, Huang, Wipf (2022), section 4. The bound is ½ α times
     the margin. Raises ``ValueError`` for negative entries of y, where ReLU's energy is infinite.
     """
-    y, grad_f, grad_g = _read(y, "y"), _read(grad_f, "grad_f"), _read(grad_g, "grad_g")
-    L_h, alpha = read_number(L_h, "L_h", "[0, inf)"), read_number(alpha, "alpha", "(0, inf)")
-    if (y < 0).any():
-        raise ValueError(f"y: expected non-negative entries, got {y[y < 0][0]}")
-    norm_f, norm_g, norm_h = norm(grad_f), norm(grad_g), norm(grad_f + grad_g)
-    kappa = truncated_share(y, alpha * grad_g)
+    point, alpha, L_h = _read(y, "y"), _read_step(alpha), _read_smoothness(L_h, "L_h")
+    if (point < 0).any():
+        raise ValueError(f"y: expected non-negative entries, got {point[point < 0][0]}")
+    norm_f, norm_g, norm_h = _norms(grad_f, grad_g)
+    kappa = truncated_share(point, alpha * _read(grad_g, "grad_g"))
     margin = (
         (norm_h - norm_f) * (norm_h + norm_f) + (1 - L_h * alpha) * norm_g**2 - 2 * np.sqrt(kappa) * norm_h * norm_g
     )
@@ -108,12 +104,26 @@ def attention_metric(
     The bound is the margin.
     """
     tokens, gradient = read_tokens(Y, None)[0], _read(grad_f, "grad_f")
-    L_f, alpha = read_number(L_f, "L_f", "[0, inf)"), read_number(alpha, "alpha", "(0, inf)")
+    L_f, alpha = _read_smoothness(L_f, "L_f"), _read_step(alpha)
     Delta = attention.step(tokens, alpha) - tokens
     linear = (gradient * Delta).sum(axis=(-2, -1)) + 0.5 * L_f * (Delta * Delta).sum(axis=(-2, -1))
     margin = attention.step_decrease(tokens, alpha) - linear
     return Certificate(margin >= 0, margin, margin)
 
 
-def _read(value: ArrayLike, name: str) -> Any:
+def _norms(grad_f: ArrayLike, grad_g: ArrayLike) -> tuple[Any, Any, Any]:
+    """‖∇f‖, ‖∇g‖ and ‖∇h‖ = ‖∇f + ∇g‖."""
+    f, g = _read(grad_f, "grad_f"), _read(grad_g, "grad_g")
+    return norm(f), norm(g), norm(f + g)
+
+
+def _read(value: ArrayLike, name: str) -> FloatArray:
     return read_array(value, name, "(..., n, d)", ndim=2)
+
+
+def _read_smoothness(value: float, name: str) -> float:
+    return read_number(value, name, "[0, inf)")
+
+
+def _read_step(alpha: float) -> float:
+    return read_number(alpha, "alpha", "(0, inf)")

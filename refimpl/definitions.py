@@ -22,40 +22,49 @@ tokens counts once.
 Source: Y. Yang, Z. Huang, D. Wipf, *Transformers from an Optimization Perspective*, NeurIPS 2022.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+Number: TypeAlias = Any  # whatever has + - * /
+Vector: TypeAlias = Sequence[Number]
+Matrix: TypeAlias = Sequence[Sequence[Number]]
+Function: TypeAlias = Callable[[Number], Number]
+Prox: TypeAlias = Callable[[Number, Number], Number]
+
 # ------------------------------------------------------------------------------------------------ matrices
 
 
-def identity(d):
+def identity(d: int) -> list[list[int]]:
     """The d × d identity."""
     return [[1 if a == b else 0 for b in range(d)] for a in range(d)]
 
 
-def ones(n):
+def ones(n: int) -> list[list[int]]:
     """The n × n matrix of ones: the default pair weights."""
     return [[1 for _ in range(n)] for _ in range(n)]
 
 
-def transpose(M):
+def transpose(M: Matrix) -> list[list[Number]]:
     """Mᵀ, for M with at least one row."""
     return [list(column) for column in zip(*M, strict=True)]
 
 
-def matmul(M, N):
+def matmul(M: Matrix, N: Matrix) -> list[list[Number]]:
     """The matrix product M N."""
     return [[sum(row[a] * N[a][c] for a in range(len(N))) for c in range(len(N[0]))] for row in M]
 
 
-def symmetric_part(Wf):
+def symmetric_part(Wf: Matrix) -> list[list[Number]]:
     """Wfˢ = ½ (Wf + Wfᵀ)."""
     return [[(Wf[a][b] + Wf[b][a]) / 2 for b in range(len(Wf))] for a in range(len(Wf))]
 
 
-def frobenius(M, N):
+def frobenius(M: Matrix, N: Matrix) -> Number:
     """The inner product ⟨M, N⟩ = Σ_ia M_ia N_ia."""
     return sum(x * y for row, other in zip(M, N, strict=True) for x, y in zip(row, other, strict=True))
 
 
-def subtract(M, N):
+def subtract(M: Matrix, N: Matrix) -> list[list[Number]]:
     """M − N."""
     return [[x - y for x, y in zip(row, other, strict=True)] for row, other in zip(M, N, strict=True)]
 
@@ -63,57 +72,57 @@ def subtract(M, N):
 # ------------------------------------------------------------------------------------------------ attention
 
 
-def distance(Y, W, i, j):
+def distance(Y: Matrix, W: Matrix, i: int, j: int) -> Number:
     """z_ij = ½ ‖(y_i − y_j) W‖²."""
     d, k = len(W), len(W[0])
     difference = [sum((Y[i][a] - Y[j][a]) * W[a][c] for a in range(d)) for c in range(k)]
     return sum(x * x for x in difference) / 2
 
 
-def attention_energy(Y, W, rho, m):
+def attention_energy(Y: Matrix, W: Matrix, rho: Function, m: Matrix) -> Number:
     """E_attn(Y) = Σ_{i<j} m_ij ρ(z_ij)."""
     n = len(Y)
     return sum(m[i][j] * rho(distance(Y, W, i, j)) for j in range(n) for i in range(j))
 
 
-def kernel(Y, W, rho_prime, m):
+def kernel(Y: Matrix, W: Matrix, rho_prime: Function, m: Matrix) -> list[list[Number]]:
     """Γ_ij = m_ij ρ'(z_ij), the unnormalised attention, diagonal included."""
     n = len(Y)
     return [[m[i][j] * rho_prime(distance(Y, W, i, j)) for j in range(n)] for i in range(n)]
 
 
-def degrees(Gamma):
+def degrees(Gamma: Matrix) -> list[Number]:
     """d_i = Σ_j Γ_ij, the diagonal of D."""
     return [sum(row) for row in Gamma]
 
 
-def laplacian(Gamma):
+def laplacian(Gamma: Matrix) -> list[list[Number]]:
     """L = D − Γ."""
     n, d = len(Gamma), degrees(Gamma)
     return [[(d[i] if i == j else 0) - Gamma[i][j] for j in range(n)] for i in range(n)]
 
 
-def attention_weights(Gamma):
+def attention_weights(Gamma: Matrix) -> list[list[Number]]:
     """A = D⁻¹ Γ. The row of a token without any weight is that of the identity."""
     n, d = len(Gamma), degrees(Gamma)
     return [[Gamma[i][j] / d[i] if d[i] != 0 else (1 if i == j else 0) for j in range(n)] for i in range(n)]
 
 
-def attention_gradient(Y, W, rho_prime, m):
+def attention_gradient(Y: Matrix, W: Matrix, rho_prime: Function, m: Matrix) -> list[list[Number]]:
     """∇E_attn(Y) = L Y S with S = W Wᵀ."""
     if len(Y) == 0:
         return []
     return matmul(matmul(laplacian(kernel(Y, W, rho_prime, m)), Y), matmul(W, transpose(W)))
 
 
-def attention_majorizer(Y_new, Y, W, rho, rho_prime, m):
+def attention_majorizer(Y_new: Matrix, Y: Matrix, W: Matrix, rho: Function, rho_prime: Function, m: Matrix) -> Number:
     """Q(Y' | Y) = E_attn(Y) + ½ Tr S (Y'ᵀ L Y' − Yᵀ L Y), L taken at Y."""
     n, Gamma = len(Y), kernel(Y, W, rho_prime, m)
     change = sum(Gamma[i][j] * (distance(Y_new, W, i, j) - distance(Y, W, i, j)) for j in range(n) for i in range(j))
     return attention_energy(Y, W, rho, m) + change
 
 
-def attention_step(Y, W, rho_prime, m, alpha):
+def attention_step(Y: Matrix, W: Matrix, rho_prime: Function, m: Matrix, alpha: Number) -> list[list[Number]]:
     """Y⁺ = (1 − α) Y + α A Y."""
     if len(Y) == 0:
         return []
@@ -123,7 +132,7 @@ def attention_step(Y, W, rho_prime, m, alpha):
     ]
 
 
-def softmax_attention(Y, W, exp, beta):
+def softmax_attention(Y: Matrix, W: Matrix, exp: Function, beta: Function) -> list[list[Number]]:
     """softmax_β(U Uᵀ) Y with U = Y W: weights proportional to β_j exp(u_i · u_j).
 
     ``beta(u_j)`` is the reweighting: ``exp(−½ ‖u_j‖²)`` gives the descent step of ρ(z) = −e^(−z), and 1 gives plain
@@ -137,13 +146,15 @@ def softmax_attention(Y, W, exp, beta):
 # ------------------------------------------------------------------------------------- the residual connection
 
 
-def data_energy(Y, X, lam):
+def data_energy(Y: Matrix, X: Matrix, lam: Number) -> Number:
     """½ λ ‖Y − X‖²_F."""
     R = subtract(Y, X)
     return lam * frobenius(R, R) / 2
 
 
-def residual_step(Y, X, W, rho_prime, m, lam, s):
+def residual_step(
+    Y: Matrix, X: Matrix, W: Matrix, rho_prime: Function, m: Matrix, lam: Number, s: Number
+) -> list[list[Number]]:
     """y_i⁺ = y_i − ((L Y S)_i + λ (y_i − x_i)) / (s d_i + λ), with s = ‖S‖₂."""
     g, d = attention_gradient(Y, W, rho_prime, m), degrees(kernel(Y, W, rho_prime, m))
     return [
@@ -158,20 +169,20 @@ def residual_step(Y, X, W, rho_prime, m, lam, s):
 # ------------------------------------------------------------------------------------------------ feed-forward
 
 
-def feedforward_energy(Y, Wf, B, phi):
+def feedforward_energy(Y: Matrix, Wf: Matrix, B: Matrix, phi: Function) -> Number:
     """E_ffn(Y) = ½ Tr(Y Wf Yᵀ) + ½ ‖Y − B‖²_F + Σ φ(y_ia)."""
     R = subtract(Y, B)
     return frobenius(matmul(Y, Wf), Y) / 2 + frobenius(R, R) / 2 + sum(phi(y) for row in Y for y in row)
 
 
-def feedforward_gradient(Y, Wf, B):
+def feedforward_gradient(Y: Matrix, Wf: Matrix, B: Matrix) -> list[list[Number]]:
     """∇(smooth part) = Y H − B with H = I + Wfˢ."""
     Ws, d = symmetric_part(Wf), len(Wf)
     H = [[(1 if a == b else 0) + Ws[a][b] for b in range(d)] for a in range(d)]
     return subtract(matmul(Y, H), B)
 
 
-def feedforward_step(Y, Wf, B, prox, alpha):
+def feedforward_step(Y: Matrix, Wf: Matrix, B: Matrix, prox: Prox, alpha: Number) -> list[list[Number]]:
     """Y⁺ = prox_{αφ}(Y − α (Y H − B))."""
     G = feedforward_gradient(Y, Wf, B)
     return [
@@ -179,7 +190,7 @@ def feedforward_step(Y, Wf, B, prox, alpha):
     ]
 
 
-def prox_objective(y, v, phi, alpha):
+def prox_objective(y: Number, v: Number, phi: Function, alpha: Number) -> Number:
     """½ (y − v)² + α φ(y), of which prox_{αφ}(v) is a minimiser over y."""
     return (y - v) * (y - v) / 2 + alpha * phi(y)
 
@@ -187,7 +198,9 @@ def prox_objective(y, v, phi, alpha):
 # ------------------------------------------------------------------------------------------------ the layer
 
 
-def joint_step(Y, W, rho_prime, m, Wf, B, prox, s, h):
+def joint_step(
+    Y: Matrix, W: Matrix, rho_prime: Function, m: Matrix, Wf: Matrix, B: Matrix, prox: Prox, s: Number, h: Number
+) -> list[list[Number]]:
     """y_i⁺ = prox_{φ/M_i}(y_i − ((L Y S)_i + (Y H − B)_i) / M_i), M_i = s d_i + ½ max(h, 0).
 
     s = ‖S‖₂ and h = λ_max(H). A row with M_i = 0 stays where it is.
@@ -204,7 +217,7 @@ def joint_step(Y, W, rho_prime, m, Wf, B, prox, s, h):
     ]
 
 
-def truncated_share(y, xi):
+def truncated_share(y: Vector, xi: Vector) -> Number:
     """κ = Σ_{|ξ_i| > |y_i|} (ξ_i² − y_i²) / ‖ξ‖², the share of a step that ReLU can cut off; 0 when ξ = 0."""
     total = sum(x * x for x in xi)
     if total == 0:

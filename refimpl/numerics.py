@@ -86,7 +86,7 @@ def _leading_bits(M: FloatArray, bits: int, axis: int) -> FloatArray:
     """M rounded to multiples of 2^(1 − bits) times the power of two above max |M| along ``axis``."""
     largest = np.abs(M).max(axis=axis, keepdims=True, initial=0.0)
     sigma = np.ldexp(1.5, np.frexp(largest)[1] + 53 - bits)
-    return (sigma + M) - sigma
+    return np.asarray((sigma + M) - sigma)
 
 
 def project(Y: FloatArray, W: FloatArray | None) -> tuple[FloatArray, FloatArray | None, int]:

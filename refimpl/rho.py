@@ -57,10 +57,15 @@ class Rho:
 
         They are what :mod:`refimpl.definitions` takes, and share nothing with ``value`` and ``derivative``.
         """
-        from . import formula
+        return _literal(self.expr, numbers)
 
-        z = formula.symbol("z")
-        return formula.scalar(self.expr, z, numbers), formula.scalar(self.expr.diff(z), z, numbers)
+
+@functools.lru_cache(maxsize=256)
+def _literal(expr: sympy.Expr, numbers: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    from . import formula
+
+    z = formula.symbol("z")
+    return formula.scalar(expr, z, numbers), formula.scalar(expr.diff(z), z, numbers)
 
 
 def _power(z: FloatArray, exponent: float) -> FloatArray:

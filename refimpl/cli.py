@@ -1,0 +1,245 @@
+"""The command line, ``refimpl`` and ``python -m refimpl``.
+
+Exit status: 0 holds, 1 refuted or failed, 2 bad input, which is one line on standard error, 130 interrupted. With
+``--json`` standard output is one JSON object and nothing else; a number that is not finite is null there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from . import __version__, console
+
+Report = dict[str, Any]
+
+
+class Command(NamedTuple):
+    """A subcommand: its help, its arguments, its work (whether it holds, and the report), the report as text."""
+
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], tuple[bool, Report]]
+    show: Callable[[Report], str]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without ρ is no reason to stop
+    status = 0
+    try:
+        status, output = _run(argv)
+        print(output, end="", flush=True)
+    except BrokenPipeError:
+        # the reader has gone; what is still in the buffer goes nowhere, or Python would complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+    except OSError as error:
+        return _complain(f"error: {error.filename}: {error.strerror}" if error.filename else f"error: {error}", 2)
+    except ValueError as error:
+        return _complain(f"error: {error}", 2)
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> tuple[int, str]:
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit:  # --help and --version
+        return 0, ""
+    if arguments.command is None:
+        parser.print_help()
+        raise ValueError(f"a command is needed: {', '.join(COMMANDS)}")
+    command = COMMANDS[arguments.command]
+    holds, report = command.run(arguments)
+    text = json.dumps(_strict(report), allow_nan=False) if arguments.json else command.show(report)
+    return 0 if holds else 1, f"{text}\n"
+
+
+def _complain(message: str, status: int) -> int:
+    print("refimpl:", " ".join(message.split()), file=sys.stderr)
+    return status
+
+
+def _strict(value: Any) -> Any:
+    """``value`` with null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ------------------------------------------------------------------------------------------------ arguments
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="refimpl", description="Transformers as descent on an energy: check the claims, run the experiments."
+    )
+    parser.add_argument("--version", action="version", version=f"refimpl {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=command.help, description=command.help, allow_abbrev=False)
+        command.arguments(subparser)
+        subparser.add_argument("--seed", type=_at_least(0), default=0, metavar="S", help="of the random draws")
+        subparser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {value!r}")
+        return number
+
+    return read
+
+
+# ------------------------------------------------------------------------------------------------ refimpl verify
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--claim", action="append", metavar="ID", help="check this claim only; may be repeated")
+    parser.add_argument("--examples", type=_at_least(1), default=200, metavar="N", help="random examples a claim")
+
+
+def _verify(arguments: argparse.Namespace) -> tuple[bool, Report]:
+    from . import claims
+
+    with console.progress() as progress:
+        report = claims.verify(arguments.claim, arguments.examples, arguments.seed, progress)
+    return bool(report["ok"]), report
+
+
+def _show_verify(report: Report) -> str:
+    claims = report["claims"]
+    failed = [claim for claim in claims if claim["error"] or claim["violations"] or claim["derivation"] != "proved"]
+    rows = [
+        [
+            claim["id"],
+            claim["statement"],
+            f"proved ({claim['identities']})" if claim["derivation"] == "proved" else claim["derivation"].upper(),
+            f"{claim['examples']:,}",
+            f"{claim['violations']:,}",
+            "-" if claim["tightest"] is None else f"{claim['tightest']:.6g}",
+            "FAILED" if claim in failed else "holds",
+        ]
+        for claim in claims
+    ]
+    header = ["claim", "statement", "derivation", "examples", "violations", "tightest", "result"]
+    lines = [console.table(header, rows, wrap=1), ""]
+    lines += [f"witness  {claim['id']}: {claim['witness']}" for claim in claims if claim["witness"]]
+    lines += [f"FAILED   {claim['id']}: {_reason(claim)}" for claim in failed]
+    derived = sum(claim["derivation"] == "proved" for claim in claims)
+    lines.append(
+        f"{_count(len(claims), 'claim')}: {derived:,} derived, "
+        f"{_count(sum(claim['examples'] for claim in claims), 'example')}, "
+        f"{_count(sum(claim['violations'] for claim in claims), 'violation')} in {report['seconds']:.0f} s"
+        + ("" if report["ok"] else f": FAILED ({len(failed)})")
+    )
+    return "\n".join(lines)
+
+
+def _reason(claim: Report) -> str:
+    reasons = [
+        claim["error"],
+        "the derivation is missing" if claim["derivation"] != "proved" else None,
+        f"{_count(claim['violations'], 'violation')}" if claim["violations"] else None,
+    ]
+    return "; ".join(reason for reason in reasons if reason)
+
+
+# ------------------------------------------------------------------------------------------------ refimpl curve
+
+
+def _curve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sentences", type=Path, required=True, metavar="F", help="a .tsv file with a header row")
+    parser.add_argument("--embeddings", type=Path, required=True, metavar="F", help="word vectors, .npz or GloVe .txt")
+    parser.add_argument("--layers", type=_at_least(1), default=12, metavar="L", help="number of layers (12)")
+    parser.add_argument("--samples", type=_at_least(1), metavar="N", help="a random subset of N sentences")
+    parser.add_argument("--rho", default="exp", metavar="R", help="the penalty: a name or a formula in z (exp)")
+    parser.add_argument("--no-relu", action="store_true", help="the identity instead of ReLU")
+    parser.add_argument("--plot", type=Path, metavar="OUT", help="draw the curve: .png, .svg or .pdf")
+
+
+def _curve(arguments: argparse.Namespace) -> tuple[bool, Report]:
+    from . import curve, text
+    from .attention import AttentionEnergy
+
+    if arguments.plot is not None:
+        curve.check_plot(arguments.plot)
+    rho = AttentionEnergy(rho=arguments.rho).rho  # refused before any file is read
+    sentences = text.read_sentences(arguments.sentences)
+    embeddings = text.read_embeddings(arguments.embeddings, text.candidates(sentences))
+    with console.progress() as progress:
+        result = curve.energy_curve(
+            sentences,
+            embeddings,
+            layers=arguments.layers,
+            rho=rho,
+            relu=not arguments.no_relu,
+            seed=arguments.seed,
+            samples=arguments.samples,
+            progress=progress,
+        )
+    if arguments.plot is not None:
+        curve.plot(result, arguments.plot)
+    # a rise refutes nothing: the alternation descends where a certificate holds
+    return True, result.as_dict() | {"plot": None if arguments.plot is None else str(arguments.plot)}
+
+
+def _show_curve(report: Report) -> str:
+    columns = [report["mean_energy"], report["minimum"], *report["quartiles"], report["maximum"]]
+    rows = [[str(layer), *(f"{x:.4f}" for x in numbers)] for layer, numbers in enumerate(zip(*columns, strict=True))]
+    header = ["layer", "mean energy", "minimum", "25 %", "median", "75 %", "maximum"]
+    relu = "ReLU" if report["relu"] else "no ReLU"
+    lines = [
+        f"{_count(report['samples'], 'sentence')}, {_count(report['layers'], 'layer')}, rho = {report['rho']}, {relu}, "
+        f"tokens start at {report['start']} for word vectors x",
+        "",
+        console.table(header, rows),
+        "",
+        f"{_count(report['words'], 'word')} with a vector, {report['unknown_words']:,} without (skipped)",
+    ]
+    if empty := report["empty_sentences"]:
+        shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+        lines.append(f"{_count(len(empty), 'sentence')} without any word, not averaged; index from 0: {shown}")
+    lines.append(f"the energy falls at every layer for {report['monotone_fraction']:.2%} of the sentences")
+    if rise := report["increase"]:
+        lines.append(
+            f"first rise: layer {rise['layer']}, by {rise['amount']:.6g} in sentence {rise['sentence']} "
+            f"(rounding explains {rise['rounding']:.1g})"
+        )
+    if report["plot"]:
+        lines.append(f"plot: {report['plot']}")
+    return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+COMMANDS = {
+    "verify": Command("derive and attack every claim", _verify_arguments, _verify, _show_verify),
+    "curve": Command("the energy of real sentences, layer by layer", _curve_arguments, _curve, _show_curve),
+}
