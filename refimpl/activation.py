@@ -4,7 +4,7 @@
 
 A scalar σ is the proximal operator of some function iff it is non-decreasing, of a convex one iff it is also
 1-Lipschitz (Moreau; Combettes and Pesquet 2020; Gribonval and Nikolova 2020). The step α matters unless φ is the
-indicator of a cone. Derivation of every row: ``derivations/03_feedforward.md``.
+indicator of a set. Derivation of every row: ``derivations/03_feedforward.md``.
 """
 
 from __future__ import annotations

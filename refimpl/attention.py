@@ -67,8 +67,9 @@ class AttentionEnergy:
     def gradient(self, Y: ArrayLike) -> Output:
         """∇E_attn(Y) = L Y S, shape (..., n, d)."""
         tokens, dtype = self._read(Y)
-        Gamma = self._kernel(self._distances(tokens))
-        offset, _ = centred(tokens)  # L 1 = 0, so the centroid drops out of L Y
+        # L 1 = 0: the centroid drops out of L Y, and so does the diagonal of Γ
+        Gamma = self._kernel(self._distances(tokens)) * (1 - np.eye(tokens.shape[-2]))
+        offset, _ = centred(tokens)
         LY = Gamma.sum(axis=-1)[..., None] * offset - Gamma @ offset
         return np.asarray(LY if self.W is None else LY @ self.W @ self.W.T, dtype=dtype)
 

@@ -224,7 +224,8 @@ def _show_curve(report: Report) -> str:
     if empty := report["empty_sentences"]:
         shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
         lines.append(f"{_count(len(empty), 'sentence')} without any word, not averaged; index from 0: {shown}")
-    lines.append(f"the energy falls at every layer for {report['monotone_fraction']:.2%} of the sentences")
+    falling = round(report["monotone_fraction"] * report["samples"])
+    lines.append(f"the energy falls at every layer for {falling:,} of {_count(report['samples'], 'sentence')}")
     if rise := report["increase"]:
         lines.append(
             f"first rise: layer {rise['layer']}, by {rise['amount']:.6g} in sentence {rise['sentence']} "

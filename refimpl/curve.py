@@ -117,11 +117,12 @@ def energy_curve(
     samples: int | None = None,
     progress: Progress | None = None,
 ) -> EnergyCurve:
-    """Run a Transformer with ``random_terms`` on the sentences, Y⁰ (n, d) being the vectors of a sentence's words, and keep the energies.
+    """Run a Transformer with ``random_terms`` on the sentences and keep the energies.
 
-    With ReLU the energy of a token with a negative entry is +inf, so there the tokens start at max(x, 0). Words
-    without a vector are left out. ``samples`` takes a random subset of the sentences that have words. The weights are
-    the first draws of ``numpy.random.default_rng(seed)`` and the subset the next, so it does not change them.
+    Y⁰ (n, d) holds the vectors x of a sentence's words; those without a vector are left out. With ReLU the energy of a
+    token with a negative entry is +inf, so there the tokens start at max(x, 0). ``samples`` takes a random subset of
+    the sentences that have words. The weights are the first draws of ``numpy.random.default_rng(seed)`` and the subset
+    the next, so it does not change them.
 
     An energy rises where its computed difference exceeds what rounding can make of an unchanged energy; see
     ``rounding_bound``.
@@ -234,19 +235,20 @@ def plot(curve: EnergyCurve, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     layer = np.arange(curve.layers + 1)
-    axes.fill_between(layer, curve.minimum, curve.maximum, color="0.9", label="range")
-    axes.fill_between(layer, curve.quartiles[0], curve.quartiles[2], color="0.7", label="quartiles")
-    axes.plot(layer, curve.mean_energy, color="black", marker="o", markersize=4, label="mean")
+    axes.fill_between(layer, curve.minimum, curve.maximum, color="0.87", label="minimum to maximum")
+    axes.fill_between(layer, curve.quartiles[0], curve.quartiles[2], color="0.65", label="25 to 75 %")
+    axes.plot(layer, curve.mean_energy, color="black", marker="o", markersize=4, clip_on=False, label="mean")
     axes.set_xlabel("layer")
     axes.set_ylabel("energy  E(Y)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(0, curve.layers)
     rho = curve.rho if len(curve.rho) <= 50 else f"{curve.rho[:47]}..."
     plural = "" if curve.samples == 1 else "s"
+    falling = round(curve.monotone_fraction * curve.samples)  # counted: 99.99 % would read as 100.0 %
     # parse_math=False: a formula may hold a dollar sign
     axes.set_title(
         f"Energy of {curve.samples:,} sentence{plural}, rho = {rho}, {'ReLU' if curve.relu else 'no ReLU'}\n"
-        f"tokens start at {curve.start}; falls at every layer for {curve.monotone_fraction:.1%}",
+        f"tokens start at {curve.start}; falls at every layer for {falling:,} of {curve.samples:,}",
         parse_math=False,
         fontsize="medium",
     )

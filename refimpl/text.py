@@ -111,16 +111,16 @@ def _read_npz(source: Path, needed: Collection[str] | None) -> dict[str, FloatAr
     if not zipfile.is_zipfile(source):
         raise ValueError(f"embeddings: expected an .npz archive, {source} is none, or is cut short")
     try:
-        with np.load(source, allow_pickle=False) as archive:
-            missing = {"words", "vectors"} - set(archive)
-            words, vectors = (None, None) if missing else (archive["words"], archive["vectors"])
+        with source.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            words, vectors = (archive.get(name) for name in ("words", "vectors"))
     except Exception as error:  # zipfile, zlib and NumPy raise a dozen types for a damaged archive
         raise ValueError(
             "embeddings: expected an .npz archive of plain arrays (no pickled objects), "
             f"got {type(error).__name__}: {error} from {source}"
         ) from None
-    if words is None or vectors is None:
-        raise ValueError(f"embeddings: expected arrays 'words' and 'vectors', {sorted(missing)} missing in {source}")
+    for name, array in (("words", words), ("vectors", vectors)):
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"embeddings: expected arrays 'words' and 'vectors', got no {name!r} in {source}")
     if words.ndim != 1 or words.dtype.kind != "U":
         raise ValueError(
             f"embeddings: expected words (N,) of text, got shape {words.shape} of {words.dtype} in {source}"

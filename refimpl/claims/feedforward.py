@@ -57,7 +57,7 @@ def require_prox(activation: Activation, p: Output, v: FloatArray, alpha: float,
     For convex φ the objective is 1-strongly convex, so a competitor at distance h must be worse by ½ h²: that shows
     an error of p itself, to which the value at the minimum is blind.
     """
-    p, v = p.reshape(-1, 1), v.reshape(-1, 1)
+    p, v = np.asarray(p, dtype=np.float64).reshape(-1, 1), v.reshape(-1, 1)
     blur = np.broadcast_to(np.asarray(blur, dtype=np.float64).reshape(-1, 1) if np.ndim(blur) else blur, p.shape)
     h = 2.0 ** np.arange(-30, 3, 3) * (1 + np.abs(v))
     competitors = np.concatenate(

@@ -79,7 +79,7 @@ def feedforward_error(feedforward: FeedForwardEnergy, Y: Output) -> float:
     n, d = Y.shape
     Ws = np.abs(0.5 * (feedforward.Wf + feedforward.Wf.T))
     R = np.abs(Y) + np.abs(np.broadcast_to(feedforward.B, Y.shape))
-    phi = np.abs(np.asarray(feedforward.activation.penalty(Y)))
+    phi = np.abs(np.asarray(feedforward.activation.penalty(np.asarray(Y, dtype=np.float64))))
     size = (np.abs(Y) * (np.abs(Y) @ Ws)).sum() + (R * R).sum() + (phi + 2 * (1 + Y * Y)).sum()
     return float((n * d + d + 12) * U * size)
 
