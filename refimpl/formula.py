@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import math
 import operator
 import re
 import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -421,10 +423,11 @@ def _within_budget(question: Callable[[], T]) -> T:
         return question()
     events = 0
 
-    def count(*_: object) -> None:
+    def count(frame: FrameType, event: str, _: object) -> None:
         nonlocal events
         events += 1
-        if events > MAX_EVENTS:
+        # not into a generator: it may be closing, where an exception is lost and the count with it
+        if events > MAX_EVENTS and event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR:
             raise _TooLong
 
     sys.setprofile(count)
@@ -627,7 +630,7 @@ def scalar(expr: sympy.Expr, symbol: sympy.Symbol, numbers: str = "float") -> Ca
             value = plain(float(u))
             if value == value and not isinstance(value, complex):
                 return float(value)
-        except (ArithmeticError, ValueError):
+        except (ArithmeticError, ValueError, TypeError):  # TypeError: a comparison of complex numbers
             pass  # overflow on the way, or a point outside the domain: the array function knows both
         return float(array()(np.array(float(u))))
 

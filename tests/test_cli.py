@@ -327,12 +327,23 @@ def test_output_that_cannot_show_greek(files: list[str]) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to a process of ours there")
-def test_control_c(files: list[str]) -> None:
-    process = start([*files, "--layers", "100000000"])  # does not end by itself
-    time.sleep(3)
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes")
+def test_control_c(files: list[str], tmp_path: Path) -> None:
+    files[2] = str(tmp_path / "pipe.tsv")
+    os.mkfifo(files[2])
+    process = start(files)
+    deadline = time.monotonic() + 60
+    while True:  # until the process reads the pipe, where it waits
+        try:
+            writer = os.open(files[2], os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
+    os.close(writer)
     assert (process.returncode, out, err) == (130, "", "refimpl: interrupted\n")
 
 
