@@ -24,7 +24,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], wrap: int | None
         from rich.table import Table
     except ImportError:
         return _plain(header, rows, wrap, width)
-    view = Table(box=box.SIMPLE_HEAD)
+    view = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, name in enumerate(header):
         view.add_column(name, justify=_justify(rows, index), no_wrap=index != wrap, overflow="fold")
     for row in rows:

@@ -332,6 +332,7 @@ def _build(text: str, steps: list[_Step], variable: str) -> sympy.Expr:
 
     leaves = {variable: symbol(variable), "pi": sympy.pi, "e": sympy.E}
     stack: list[tuple[Any, float | None]] = []  # an expression, and its value where it is constant
+    seen: set[Any] = set()
     for step in steps:
         if not step.arguments:
             expr = leaves[step.name] if step.value is None else sympy.Rational(*step.value.as_integer_ratio())
@@ -346,7 +347,7 @@ def _build(text: str, steps: list[_Step], variable: str) -> sympy.Expr:
             if step.name in _EXPONENTIALS:
                 _check_exponent(step.name, args, values[-1])
             expr = entry.build(sympy, *args)
-            stack.append((expr, _check_built(expr, value)))
+            stack.append((expr, _check_built(expr, value, seen)))
         except (ArithmeticError, ValueError, TypeError) as error:
             too_large = f"too large; expected constants up to 1e{MAX_MAGNITUDE}"
             why = too_large if isinstance(error, OverflowError) else "not a finite real number"
@@ -394,16 +395,25 @@ def _degree(expr: Any) -> float:
     return sum(degrees) if expr.is_Mul else max(degrees, default=1.0 if expr.is_Symbol else 0.0)
 
 
-def _check_built(expr: Any, value: Any) -> Any:
-    """Refuse what SymPy found to be infinite or not real; return the float value where ``expr`` is constant."""
+def _check_built(expr: Any, value: Any, seen: set[Any]) -> Any:
+    """Refuse what SymPy found to be infinite or not real; return the float value where ``expr`` is constant.
+
+    ``seen`` holds the nodes already passed, so that a long sum is not walked anew for each of its terms.
+    """
     import sympy
 
-    if expr.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
-        raise _Refused("not a finite number")
-    if expr.has(sympy.I):
-        raise _Refused("not a real number")
-    for number in expr.atoms(sympy.Rational):
-        if abs(number) > 10**MAX_MAGNITUDE or max(number.p.bit_length(), number.q.bit_length()) > 2000:
+    nodes = [expr]
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        nodes.extend(node.args)
+        if node in (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
+            raise _Refused("not a finite number")
+        if node is sympy.I:
+            raise _Refused("not a real number")
+        if node.is_Rational and (abs(node) > 10**MAX_MAGNITUDE or max(node.p.bit_length(), node.q.bit_length()) > 2000):
             raise _Refused(f"too large or too precise; expected constants up to 1e{MAX_MAGNITUDE}")
     if expr.is_Rational:
         return float(expr)
@@ -423,11 +433,11 @@ def _within_budget(question: Callable[[], T]) -> T:
         return question()
     events = 0
 
-    def count(frame: FrameType, event: str, _: object) -> None:
+    def count(frame: FrameType, *_: object) -> None:
         nonlocal events
         events += 1
         # not into a generator: it may be closing, where an exception is lost and the count with it
-        if events > MAX_EVENTS and event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR:
+        if events > MAX_EVENTS and not frame.f_code.co_flags & inspect.CO_GENERATOR:
             raise _TooLong
 
     sys.setprofile(count)
@@ -567,10 +577,13 @@ def _limit(expr: Any, t: Any) -> Any:
     import sympy
 
     settled = _eventually(expr, t)
-    try:
-        return sympy.limit(sympy.factor(settled.rewrite(sympy.exp)), t, sympy.oo)
-    except (NotImplementedError, ValueError, TypeError, sympy.PolynomialError):
-        return sympy.limit(settled, t, sympy.oo)
+    # exp(10**9 t) would be a polynomial in exp(t) of that degree
+    if all(abs(number) <= MAX_EXPONENT for number in settled.atoms(sympy.Rational)):
+        try:
+            return sympy.limit(sympy.factor(settled.rewrite(sympy.exp)), t, sympy.oo)
+        except (NotImplementedError, ValueError, TypeError, sympy.PolynomialError):
+            pass
+    return sympy.limit(settled, t, sympy.oo)
 
 
 def _eventually(expr: Any, t: Any) -> Any:

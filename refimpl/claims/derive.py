@@ -68,6 +68,7 @@ def _simplifies_to_zero(difference: Any) -> bool:
 
 def _refute_numerically(claim: str, difference: Any, rng: random.Random) -> None:
     """Raise unless ``difference`` vanishes at random points of the symbols' domains."""
+    import mpmath
     import sympy
     from sympy.core.function import AppliedUndef
 
@@ -76,14 +77,21 @@ def _refute_numerically(claim: str, difference: Any, rng: random.Random) -> None
     for function in {f.func for f in difference.atoms(AppliedUndef)}:
         difference = difference.replace(function, stand_in)
     difference = difference.doit()
-    for _ in range(_POINTS if difference.free_symbols else 1):
-        point = {}
-        for symbol in sorted(difference.free_symbols, key=str):
+    symbols = sorted(difference.free_symbols, key=str)
+    evaluate = sympy.lambdify(symbols, difference, "mpmath", cse=True)
+    for _ in range(_POINTS if symbols else 1):
+        point = []
+        for symbol in symbols:
             value = sympy.Rational(rng.randint(1, 97), 97)
-            point[symbol] = -value if not symbol.is_nonnegative and rng.random() < 0.5 else value
-        value = sympy.N(difference.subs(point), _DIGITS, maxn=200)
-        if not value.is_number or abs(value) > sympy.Float(10) ** -(_DIGITS - 5):
-            raise DerivationError(f"{claim}: lhs - rhs is {sympy.N(value, 6)} at {point or 'the given numbers'}")
+            point.append(-value if not symbol.is_nonnegative and rng.random() < 0.5 else value)
+        with mpmath.workdps(3 * _DIGITS):
+            try:
+                value = evaluate(*(mpmath.mpf(v.p) / v.q for v in point))
+            except (NameError, TypeError):  # an integral or another object that only SymPy can evaluate
+                value = sympy.N(difference.subs(dict(zip(symbols, point, strict=True))), _DIGITS, maxn=200)
+            if not abs(value) <= mpmath.mpf(10) ** -_DIGITS:
+                where = ", ".join(f"{symbol} = {v}" for symbol, v in zip(symbols, point, strict=True))
+                raise DerivationError(f"{claim}: lhs - rhs is {sympy.N(value, 6)} at {where or 'the given numbers'}")
 
 
 _CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)

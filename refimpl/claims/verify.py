@@ -6,6 +6,7 @@ import difflib
 import io
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -54,7 +55,9 @@ def verify(
     notebooks = sorted({ledger[name].notebook for name in wanted})
     results: dict[tuple[str, str], Any] = {}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(notebooks) + len(wanted)), mp_context=context) as pool:
+    workers = min(os.cpu_count() or 1, len(notebooks) + len(wanted))
+    # an interrupt from the keyboard reaches every process: the workers leave it to this one
+    with ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         jobs: dict[Future[Any], tuple[str, str]] = {
             pool.submit(_execute, name): ("notebook", name) for name in notebooks
         }
@@ -64,8 +67,10 @@ def verify(
                 results[jobs[job]] = job.result()
                 if progress is not None:
                     progress(done, len(jobs), jobs[job][1])
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:  # an interrupt must not wait for the examples in progress
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             raise
     rows = [_row(ledger[name], results["notebook", ledger[name].notebook], results["claim", name]) for name in wanted]
     return {
