@@ -132,10 +132,12 @@ def parse(text: str, variable: str = "z", parameters: Mapping[str, float | str] 
         return expr
 
     try:
-        return _within_budget(build)
-    except (NotImplementedError, RecursionError):
+        return _within_budget(build, 3 * MAX_EVENTS)
+    except FormulaError:
+        raise
+    except (NotImplementedError, RecursionError, ArithmeticError, ValueError, TypeError):
         raise FormulaError(
-            f"formula: {_shorten(text)} is too complicated to differentiate twice; expected a simpler one"
+            f"formula: {_shorten(text)} is too complicated for SymPy to differentiate twice; expected a simpler one"
         ) from None
 
 
@@ -427,8 +429,8 @@ class _TooLong(BaseException):
     """Not an Exception, so that no handler inside SymPy swallows it."""
 
 
-def _within_budget(question: Callable[[], T]) -> T:
-    """``question()``, or ``NotImplementedError`` after MAX_EVENTS calls: one count on any machine and thread."""
+def _within_budget(question: Callable[[], T], most: int = MAX_EVENTS) -> T:
+    """``question()``, or ``NotImplementedError`` after ``most`` calls: one count on any machine and thread."""
     if sys.getprofile() is not None:  # somebody measures this process; do not disturb them
         return question()
     events = 0
@@ -437,7 +439,7 @@ def _within_budget(question: Callable[[], T]) -> T:
         nonlocal events
         events += 1
         # not into a generator: it may be closing, where an exception is lost and the count with it
-        if events > MAX_EVENTS and not frame.f_code.co_flags & inspect.CO_GENERATOR:
+        if events > most and not frame.f_code.co_flags & inspect.CO_GENERATOR:
             raise _TooLong
 
     sys.setprofile(count)

@@ -202,7 +202,9 @@ def test_a_formula_claims_nothing_and_is_its_own_name():
     assert (rho.name, rho.formula, rho.concave, rho.bernstein) == ("z / (2 + z)", "z / (2 + z)", None, None)
 
 
-@pytest.mark.parametrize("text", ["nonsense text", "", "  ", "z +", "q", "Exp", "z = 1", "log(z + 2", "1 j", "z;z", "z\n)"])
+@pytest.mark.parametrize(
+    "text", ["nonsense text", "", "  ", "z +", "q", "Exp", "z = 1", "log(z + 2", "1 j", "z;z", "z\n)"]
+)
 def test_nonsense_is_refused_in_one_line_that_names_the_argument(text, refused):
     for call in (get_rho, lambda text: refimpl.AttentionEnergy(rho=text)):
         with refused(ValueError, "rho"):
