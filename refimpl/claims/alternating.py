@@ -137,7 +137,7 @@ class LayerCase(Case):
     feedforward: FeedForwardCase
 
     def __str__(self) -> str:
-        return f"Y = {strategies._written(self.Y)}; attention: {self.attention}; feedforward: {self.feedforward}"
+        return f"Y = {strategies.written(self.Y)}; attention: {self.attention}; feedforward: {self.feedforward}"
 
 
 @st.composite

@@ -29,10 +29,11 @@ class Case:
     """The input of one check; ``str`` writes it so that it can be pasted into Python."""
 
     def __str__(self) -> str:
-        return ", ".join(f"{field.name} = {_written(getattr(self, field.name))}" for field in fields(self))
+        return ", ".join(f"{field.name} = {written(getattr(self, field.name))}" for field in fields(self))
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """A value of a case as Python text: nested lists for arrays, names for penalties and activations."""
     if isinstance(value, np.ndarray):
         return np.array2string(
             value, separator=", ", max_line_width=10**6, threshold=10**6, formatter={"float_kind": repr_float}

@@ -1,0 +1,281 @@
+"""The feed-forward energy and its proximal step."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from refimpl import ACTIVATIONS, FeedForwardEnergy, definitions
+from refimpl.activation import leaky_relu, shifted_relu, soft_threshold
+
+EPS = np.finfo(float).eps
+WF = np.array([[0.5, 1.0, -0.25], [-2.0, 0.25, 0.0], [0.75, 0.0, -1.5]])
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+@pytest.fixture(params=ACTIVATIONS)
+def activation(request):
+    return request.param
+
+
+def inside(activation, *shape, seed=0):
+    """Tokens in the domain of φ."""
+    return ACTIVATIONS[activation].prox(random(*shape, seed=seed), 1.0)
+
+
+@pytest.mark.parametrize("B", [0.0, 0.5, random(3), random(4, 3)], ids=lambda B: str(np.shape(B)))
+def test_against_fifty_digits(activation, B, exact):
+    sigma, Y = ACTIVATIONS[activation], inside(activation, 4, 3)
+    ffn, full = FeedForwardEnergy(WF, B, activation), np.broadcast_to(B, (4, 3))
+    # φ and the prox are tested against theirs in test_activation.py; here they are taken as they are
+    def phi(y):
+        return float(sigma.penalty(np.array([float(y)]))[0])
+
+    value = float(exact(definitions.feedforward_energy, Y, WF, full, phi))
+    assert ffn.value(Y) == pytest.approx(value, rel=0, abs=100 * EPS * (1 + np.abs(Y).sum() ** 2))
+    gradient = exact(definitions.feedforward_gradient, Y, WF, full)
+    np.testing.assert_allclose(ffn.gradient(Y), gradient, rtol=0, atol=32 * EPS)  # sums of 5 terms up to 5
+    for alpha in (0.25, 1.0, 1.7):
+        inner = exact(definitions.feedforward_step, Y, WF, full, lambda v, alpha: v, alpha)
+        # prox is 1-Lipschitz, or the argument is away from the jump
+        np.testing.assert_allclose(ffn.step(Y, alpha), sigma.prox(inner, alpha), rtol=0, atol=64 * EPS)
+
+
+def test_at_step_one_with_relu_it_is_the_layer():
+    Y, B = np.abs(random(4, 3)), random(4, 3, seed=2)
+    expected = np.maximum(B - Y @ (WF + WF.T) / 2, 0)
+    np.testing.assert_allclose(FeedForwardEnergy(WF, B).step(Y), expected, rtol=0, atol=16 * EPS)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, -7.5])
+def test_only_the_symmetric_part_acts(shift, activation):
+    Y, skew = inside(activation, 4, 3), np.array([[0.0, 1.0, 2.0], [-1.0, 0.0, 4.0], [-2.0, -4.0, 0.0]])
+    one, other = (FeedForwardEnergy(W, 0.25, activation) for W in (WF, WF + shift * skew))
+    assert one.value(Y) == pytest.approx(other.value(Y), abs=64 * EPS * (1 + abs(shift)))
+    for method in ("gradient", "step"):
+        got, expected = getattr(other, method)(Y), getattr(one, method)(Y)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=64 * EPS)
+    assert one.curvature == pytest.approx(other.curvature, rel=8 * EPS)
+
+
+def test_by_hand():
+    ffn = FeedForwardEnergy([[0, 1], [0, 0]], 0.0, "identity")
+    np.testing.assert_array_equal(ffn.step([[1, 2]]), [[-1.0, -0.5]])
+    np.testing.assert_array_equal(ffn.step([[1, 2]], 0.5), [[0.0, 0.75]])
+    np.testing.assert_array_equal(ffn.gradient([[1, 2]]), [[2.0, 2.5]])
+    assert ffn.value([[1, 2]]) == 4.5  # ½ · 2 · 1 · 2 · ½ · 2 + ½ (1 + 4)
+    np.testing.assert_array_equal(FeedForwardEnergy([[0, 1], [0, 0]]).step([[1, 2]]), [[0.0, 0.0]])
+    assert (ffn.curvature, ffn.max_alpha) == (1.5, pytest.approx(4 / 3))
+    np.testing.assert_array_equal(ffn.half_curvature([[1, 2], [3, 4]]), [0.75, 0.75])
+    # prox scale: argument 3, α = ¼: soft threshold 1 takes away ¼, leaky ReLU divides by 1 + ¼ · 3
+    zero = np.zeros((1, 1))
+    assert FeedForwardEnergy(zero, 3.0, soft_threshold(1.0)).step([[3.0]], 0.25) == 2.75
+    assert FeedForwardEnergy(zero, -7.0, leaky_relu(0.25)).step([[-7.0]], 0.25) == -4.0
+    assert FeedForwardEnergy(zero, 3.0, shifted_relu(1.0)).step([[3.0]], 0.25) == 2.75
+
+
+@pytest.mark.parametrize(
+    ("Wf", "activation", "curvature", "max_alpha"),
+    [
+        ([[3.0]], "relu", 4.0, 0.5),
+        ([[3.0]], "hard_threshold", 4.0, 0.25),
+        ([[-1.0]], "relu", 0.0, np.inf),
+        ([[-3.0]], "hard_threshold", -2.0, np.inf),
+        ([[1.0, 2.0], [2.0, 1.0]], "tanh", 4.0, 0.5),
+        ([[0.0, 4.0], [0.0, 0.0]], "tanh", 3.0, 2 / 3),
+        (np.zeros((0, 0)), "relu", 1.0, 2.0),
+    ],
+)
+def test_curvature_and_max_alpha(Wf, activation, curvature, max_alpha):
+    ffn = FeedForwardEnergy(Wf, 0.0, activation)
+    assert ffn.curvature == pytest.approx(curvature, abs=8 * EPS)
+    assert ffn.max_alpha == pytest.approx(max_alpha, rel=8 * EPS)
+    Y = np.ones((2, 3, len(np.asarray(Wf))))
+    np.testing.assert_allclose(ffn.half_curvature(Y), np.full((2, 3), max(curvature, 0) / 2), atol=8 * EPS)
+
+
+def test_the_longest_step_is_the_longest():
+    # ½ λ y² + ½ (y − b)² from y: α = max_alpha reflects at the minimiser, and a little more rises
+    ffn = FeedForwardEnergy([[3.0]], 4.0, "identity")
+    assert ffn.step([[5.0]], ffn.max_alpha) == -3.0
+    assert ffn.value([[-3.0]]) == ffn.value([[5.0]])
+    assert ffn.value(ffn.step([[5.0]], 1.01 * ffn.max_alpha)) > ffn.value([[5.0]])
+    assert ffn.value(ffn.step([[5.0]], 0.99 * ffn.max_alpha)) < ffn.value([[5.0]])
+
+
+def test_descent_by_the_stated_amount(activation):
+    sigma = ACTIVATIONS[activation]
+    for seed in range(5):
+        Wf, Y = random(3, 3, seed=seed), inside(activation, 4, 3, seed=seed)
+        ffn = FeedForwardEnergy(Wf, random(4, 3, seed=seed + 50), activation)
+        for part in (0.1, 0.5, 1.0):
+            alpha = part * min(ffn.max_alpha, 4.0)
+            step = ffn.step(Y, alpha)
+            bound = (1 / alpha - ffn.curvature / 2) * np.sum((step - Y) ** 2) if sigma.convex else 0.0
+            assert ffn.value(Y) - ffn.value(step) >= bound - 1e-12 * (1 + abs(ffn.value(Y)))
+
+
+def test_a_minimiser_is_a_fixed_point():
+    H = np.eye(3) + WF @ WF.T  # positive definite
+    B = random(4, 3)
+    ffn, Y = FeedForwardEnergy(WF @ WF.T, B, "identity"), B @ np.linalg.inv(H)
+    np.testing.assert_allclose(ffn.step(Y, 0.5), Y, rtol=0, atol=1e-14)
+    relu = FeedForwardEnergy(np.zeros((3, 3)), B)
+    np.testing.assert_array_equal(relu.step(np.maximum(B, 0)), np.maximum(B, 0))
+
+
+@pytest.mark.parametrize(("activation", "y"), [
+    ("relu", -5e-324), ("shifted_relu", -1.0), ("hard_tanh", 1 + EPS), ("tanh", -1 - EPS), ("sigmoid", -1e-9),
+    ("sigmoid", 1.5), ("softplus", -1.0), ("elu", -1.5),
+])  # fmt: skip
+def test_outside_the_domain_the_energy_is_infinite_and_one_step_returns(activation, y):
+    ffn, Y = FeedForwardEnergy(np.zeros((1, 1)), 0.0, activation), np.array([[[y]], [[0.5]]])
+    assert ffn.value(Y)[0] == np.inf
+    assert np.isfinite(ffn.value(Y)[1])
+    assert np.isfinite(ffn.gradient(Y)).all()
+    assert np.isfinite(ffn.value(ffn.step(Y))).all()
+
+
+# ------------------------------------------------------------------------------------------------ shapes and dtypes
+
+
+@pytest.mark.parametrize("B_shape", [(), (2,), (4, 2), (1, 2), (3, 4, 2), (2, 1, 4, 2), (2, 3, 1, 2)], ids=str)
+@pytest.mark.parametrize("method", ["value", "gradient", "step", "half_curvature"])
+def test_a_batch_is_a_loop(method, B_shape, activation):
+    Y, B = inside(activation, 2, 3, 4, 2), random(*B_shape, seed=4)
+    full = np.broadcast_to(B, Y.shape)
+    batch = getattr(FeedForwardEnergy(WF[:2, :2], B, activation), method)(Y)
+    for index in np.ndindex(2, 3):
+        one = getattr(FeedForwardEnergy(WF[:2, :2], full[index], activation), method)(Y[index])
+        np.testing.assert_allclose(batch[index], one, rtol=1e-13, atol=1e-14)
+    assert np.shape(batch) == (2, 3, *np.shape(one))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (0,)], ids=str)
+@pytest.mark.parametrize(("n", "d"), [(0, 2), (1, 2), (3, 0), (0, 0)])
+def test_empty_shapes(batch, n, d, activation):
+    ffn, Y = FeedForwardEnergy(np.zeros((d, d)), np.zeros(d), activation), np.full((*batch, n, d), 0.5)
+    assert np.shape(ffn.value(Y)) == batch
+    for alpha in (1.0, 0.5):
+        assert ffn.step(Y, alpha).shape == Y.shape
+    assert ffn.gradient(Y).shape == Y.shape
+    assert ffn.half_curvature(Y).shape == Y.shape[:-1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_narrow_floats_stay_and_energies_are_float64(dtype, activation):
+    Y = inside(activation, 4, 3).astype(dtype)
+    ffn = FeedForwardEnergy(WF.astype(np.float32), 0.25, activation)
+    for method in ("gradient", "step"):
+        got = getattr(ffn, method)(Y)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, getattr(ffn, method)(Y.astype(float)).astype(dtype))
+    assert np.asarray(ffn.value(Y)).dtype == np.float64
+    assert ffn.value(Y) == ffn.value(Y.astype(float))
+
+
+@pytest.mark.parametrize("Y", [[[0, 1, 255]], np.array([[0, 1, 255]], dtype=np.uint8), np.array([[True, False, True]])],
+                         ids=lambda Y: str(np.asarray(Y).dtype))  # fmt: skip
+def test_integers_are_taken_as_float64(Y):
+    ffn, wide = FeedForwardEnergy(WF), np.asarray(Y).astype(float)
+    for method in ("value", "gradient", "step"):
+        got = getattr(ffn, method)(Y)
+        assert np.asarray(got).dtype == np.float64
+        np.testing.assert_array_equal(got, getattr(ffn, method)(wide))
+    assert ffn.step(np.array([[-1, 1, 0]], dtype=np.int8)).dtype == np.float64
+
+
+def test_inputs_are_kept_answers_repeat_and_the_object_is_frozen(activation):
+    Y, Wf, B = inside(activation, 4, 3), WF.copy(), random(4, 3)
+    kept = Y.copy()
+    Y.setflags(write=False)
+    ffn = FeedForwardEnergy(Wf, B, activation)
+    before = {method: getattr(ffn, method)(Y) for method in ("value", "gradient", "step")}
+    Wf[:], B[:] = 9.0, 9.0
+    for method, answer in before.items():
+        np.testing.assert_array_equal(getattr(ffn, method)(Y), answer)
+        assert not np.shares_memory(answer, Y)
+    np.testing.assert_array_equal(Y, kept)
+    for name in ("Wf", "B", "activation", "anything"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(ffn, name, None)
+    for array in (ffn.Wf, ffn.B):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 1.0
+
+
+@pytest.mark.parametrize(("Wf", "value"), [(1.0, np.inf), (0.0, np.inf), (-2.0, -np.inf)])
+def test_overflow_of_the_energy_gives_its_limit_without_nan_or_warning(Wf, value):
+    ffn = FeedForwardEnergy([[Wf]])
+    assert ffn.value([[1e200]]) == value  # ½ (1 + W_f) y²
+    np.testing.assert_array_equal(ffn.step([[1e200]], 0.5), [[max((1 - 0.5 * (1 + Wf)) * 1e200, 0)]])
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def test_bad_weights(bad_array, refused):
+    Wf, error, came = bad_array
+    with refused(error, f"Wf: expected .*, got .*{came}"):
+        FeedForwardEnergy(Wf)
+
+
+@pytest.mark.parametrize("Wf", [1.0, [1.0, 2.0], [[1.0, 2.0]], np.ones((2, 2, 2))], ids=lambda W: str(np.shape(W)))
+def test_weights_of_the_wrong_shape(Wf, refused):
+    with refused(ValueError, r"Wf: expected shape \(d, d\), got shape \("):
+        FeedForwardEnergy(Wf)
+
+
+def test_bad_bias(bad_array, refused):
+    B, error, came = bad_array
+    with refused(error, f"B: expected .*, got .*{came}"):
+        FeedForwardEnergy(np.eye(1), B)
+
+
+@pytest.mark.parametrize("B", [None, "zero", 1j, object()], ids=repr)
+def test_bias_that_is_no_number(B, refused):
+    with refused(TypeError, "B: expected .*, got "):
+        FeedForwardEnergy(np.eye(1), B)
+
+
+@pytest.mark.parametrize("B", [np.ones(3), np.ones(1), np.ones((4, 3)), np.ones((2, 1))], ids=lambda B: str(B.shape))
+def test_bias_of_another_width(B, refused):
+    with refused(ValueError, r"B: expected a last axis of 2, as Wf has, got shape \("):
+        FeedForwardEnergy(np.eye(2), B)
+
+
+@pytest.mark.parametrize("B", [np.ones((3, 2)), np.ones((2, 4, 2)), np.ones((1, 4, 2))], ids=lambda B: str(B.shape))
+@pytest.mark.parametrize("method", ["value", "gradient", "step"])
+def test_bias_that_does_not_fit_the_tokens(B, method, refused):
+    with refused(ValueError, r"B: expected a shape that fits Y's \(4, 2\), got shape \("):
+        getattr(FeedForwardEnergy(np.eye(2), B), method)(np.ones((4, 2)))
+
+
+@pytest.mark.parametrize("method", ["value", "gradient", "step", "half_curvature"])
+def test_bad_tokens(method, bad_array, refused):
+    Y, error, came = bad_array
+    with refused(error, f"Y: expected .*, got .*{came}"):
+        getattr(FeedForwardEnergy(np.eye(1)), method)(Y)
+    with refused(ValueError, r"Y: expected shape \(\.\.\., n, 1\), .*, got shape \(3, 2\)"):
+        getattr(FeedForwardEnergy(np.eye(1)), method)(np.ones((3, 2)))
+    with refused(ValueError, r"Y: expected shape \(\.\.\., n, 1\), .*, got shape \(3,\)"):
+        getattr(FeedForwardEnergy(np.eye(1)), method)(np.ones(3))
+
+
+def test_bad_activation(refused):
+    with refused(ValueError, "activation: expected one of .*, got 'gelu'"):
+        FeedForwardEnergy(np.eye(1), activation="gelu")
+    with refused(TypeError, "activation: expected a name or a refimpl.Activation, got NoneType"):
+        FeedForwardEnergy(np.eye(1), activation=None)
+
+
+def test_bad_step_sizes(bad_number, refused):
+    alpha, error, came = bad_number
+    with refused(error, f"alpha: expected a .*number.*, got .*{came}"):
+        FeedForwardEnergy(np.eye(1)).step([[1.0]], alpha)
+    for alpha in (0.0, -0.5):
+        with refused(ValueError, r"alpha: expected a number in \(0, inf\), got "):
+            FeedForwardEnergy(np.eye(1)).step([[1.0]], alpha)

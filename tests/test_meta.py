@@ -1,0 +1,555 @@
+"""Every check goes red on a planted fault: a check that nothing can fail shows nothing.
+
+FAULTS names, for each claim, wrong implementations (or examples outside the claim's conditions) that its check must
+find. A fault is planted where the code under attack looks the function up, and only for the length of one test.
+"""
+
+import ast
+import functools
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from scipy.special import expit
+
+from refimpl import attention, certificates, definitions
+from refimpl.activation import ACTIVATIONS, Activation
+from refimpl.attention import AttentionEnergy
+from refimpl.certificates import Certificate
+from refimpl.claims import all_claims, derive, verify
+from refimpl.claims.ledger import Claim, Violation, require, require_close, run
+from refimpl.feedforward import FeedForwardEnergy
+from refimpl.residual import ResidualAttentionEnergy
+from refimpl.rho import PENALTIES, get_rho
+from refimpl.testing import rounding, strategies
+from refimpl.transformer import UnfoldedTransformer
+
+CLAIMS = all_claims()
+EXAMPLES = 150
+SLIGHTLY = 1 + 1e-9
+
+# ------------------------------------------------------------------------------------------------ ways to plant
+
+
+def instead(owner, name, fault):
+    """``owner.name`` replaced by ``fault``, which gets the right function and then the call's arguments."""
+
+    def plant(patch, claim):
+        right = getattr(owner, name)
+        if isinstance(right, functools.cached_property):
+            patch.setattr(owner, name, property(functools.partial(fault, right.func)))
+        else:
+            patch.setattr(owner, name, lambda *args, **kwargs: fault(right, *args, **kwargs))
+        return claim
+
+    return plant
+
+
+def times(factor):
+    """The right result times ``factor``."""
+    return lambda right, *args, **kwargs: factor * right(*args, **kwargs)
+
+
+def moved(factor):
+    """The right displacement of the tokens times ``factor``."""
+    return lambda right, self, Y, *args: Y + factor * (right(self, Y, *args) - Y)
+
+
+def without_weights(right, self, *args):
+    """The pair weights ignored."""
+    return right(AttentionEnergy(self.W, self.rho), *args)
+
+
+def together(*plants):
+    return lambda patch, claim: [plant(patch, claim) for plant in plants][-1]
+
+
+def penalty(name, formula=None, **changes):
+    """The shipped penalty ``name`` made that of a formula, or with some of its fields changed."""
+
+    def plant(patch, claim):
+        right = PENALTIES[name] if formula is None else get_rho(formula)
+        patch.setitem(PENALTIES, name, replace(right, **changes))
+        return claim
+
+    return plant
+
+
+def activation(name, **changes):
+    """The shipped activation ``name`` with some fields changed; ``prox`` is given the right one first."""
+
+    def plant(patch, claim):
+        right = ACTIVATIONS[name]
+        wrong = {key: functools.partial(f, getattr(right, key)) if callable(f) else f for key, f in changes.items()}
+        patch.setitem(ACTIVATIONS, name, replace(right, **wrong))
+        return claim
+
+    return plant
+
+
+def shipped(wrong):
+    """One more activation among the shipped ones."""
+    return lambda patch, claim: patch.setitem(ACTIVATIONS, wrong.name, wrong) or claim
+
+
+def examples(strategy):
+    """The claim checked on examples outside its conditions."""
+    return lambda patch, claim: replace(claim, cases=strategy)
+
+
+# ------------------------------------------------------------------------------------------------ the faults
+
+DISTANCE = ((attention, "half_squared_distances"), (rounding, "half_squared_distances"))
+
+
+def laplacian(self, Y):
+    Gamma = self.kernel(Y)
+    return np.diag(Gamma.sum(axis=1)) - Gamma
+
+
+def other_metric(right, self, Y):
+    """Wᵀ W for W Wᵀ."""
+    if self.W is None or self.W.shape[0] != self.W.shape[1]:
+        return right(self, Y)
+    return laplacian(self, Y) @ Y @ self.W.T @ self.W
+
+
+def wrong_axis(right, self, Z):
+    Gamma = self._kernel(Z)
+    degree = Gamma.sum(axis=-2, keepdims=True)
+    return Gamma / np.where(degree == 0, 1, degree)
+
+
+def others_only(right, self, Z):
+    """The kernel with the token itself left out."""
+    return right(self, Z) * (1 - np.eye(Z.shape[-1]))
+
+
+def plain_softmax(right, self, Y, alpha=1.0):
+    U = Y if self.W is None else Y @ self.W
+    logits = U @ U.T
+    A = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+    return (1 - alpha) * Y + alpha * A @ Y / A.sum(axis=1, keepdims=True)
+
+
+def majorizer_at_the_new_point(right, self, Y_new, Y):
+    change = self.kernel(Y_new) * (self._distances(Y_new) - self._distances(Y))
+    return self.value(Y) + change.sum() / 2
+
+
+def unweighted_tokens_vanish(right, self, Z):
+    return right(self, Z) * (self._kernel(Z).sum(axis=-1, keepdims=True) > 0)
+
+
+def own_diagonal(right, self, Y, alpha=1.0):
+    """Each feature stepped by its own diagonal entry of S, which a rotation does not preserve."""
+    S = np.ones(Y.shape[1]) if self.W is None else (self.W**2).sum(axis=1)
+    return Y + (right(self, Y, alpha) - Y) * S / max(S.max(), 1e-300)
+
+
+def spread_out(right, self, Y, alpha=1.0):
+    """The step's tokens 1 % further from their centroid."""
+    Y_new = right(self, Y, alpha)
+    c = Y_new.mean(axis=0) if len(Y) else 0
+    return c + 1.01 * (Y_new - c)
+
+
+def residual_without(part):
+    """The residual step with ``part`` left out of its denominator s d_i + λ."""
+
+    def step(right, self, Y, alpha=1.0):
+        M = self.attention.half_curvature(Y)[:, None]
+        M = {"lam": M, "s": M / (self.attention.spectral_norm or 1) + self.lam}[part]
+        return Y - alpha * self.gradient(Y) / np.where(M == 0, 1, M)
+
+    return step
+
+
+def relu_first(right, self, Y, alpha=1.0):
+    Y = np.asarray(self.activation.prox(Y, alpha))
+    return Y - alpha * self.gradient(Y)
+
+
+def feedforward_step(gradient=lambda self, Y, alpha: self.gradient(Y), prox_alpha=lambda alpha: alpha):
+    """The feed-forward step on another gradient, or with another step size of the prox."""
+    return lambda right, self, Y, alpha=1.0: np.asarray(
+        self.activation.prox(Y - alpha * gradient(self, Y, alpha), prox_alpha(alpha))
+    )
+
+
+def asymmetric_gradient(right, self, Y):
+    return Y + Y @ self.Wf - self.B
+
+
+def joint_layer(curvature=lambda M, self: M, prox_size=lambda M: 1 / M, sign=1):
+    """The joint step with another M, another step size of the prox, or the feed-forward gradient's sign turned."""
+
+    def layer(right, self, Y):
+        M = (self.attention.half_curvature(Y) + self.feedforward.half_curvature(Y))[:, None]
+        M = curvature(M, self) * (1 if self.feedforward.activation.convex else 2)
+        M = np.maximum(M, 1e-12)
+        gradient = self.attention.gradient(Y) + sign * self.feedforward.gradient(Y)
+        return self.feedforward.activation.prox(Y - gradient / M, np.broadcast_to(prox_size(M), Y.shape))
+
+    return layer
+
+
+def certify(name, fault):
+    """Another certificate: ``fault`` gets the right one's function and its arguments."""
+    return instead(certificates, name, fault)
+
+
+def always(right, *args, **kwargs):
+    return right(*args, **kwargs)._replace(holds=True)
+
+
+def never_mind_the_sign(right, *args, **kwargs):
+    _, margin, decrease = right(*args, **kwargs)
+    return Certificate(margin <= 0, -margin, -decrease)
+
+
+def opposite(right, *args, **kwargs):
+    certificate = right(*args, **kwargs)
+    return certificate._replace(holds=certificate.margin <= 0)
+
+
+def smoothness(**factors):
+    """A certificate that takes some of its constants for others."""
+    return lambda right, *args, **constants: right(
+        *args, **{name: factors.get(name, 1) * constant for name, constant in constants.items()}
+    )
+
+
+def swapped(right, grad_f, grad_g, **constants):
+    """f in the place of h, and h in the place of f: ∇f + ∇g and −∇g sum to ∇f."""
+    return right(grad_f + grad_g, -grad_g, **constants)
+
+
+def without_the_step_size(right, *args, **constants):
+    """α ≤ 1 / L_h not asked for."""
+    certificate = right(*args, **constants)
+    return certificate._replace(holds=certificate.margin >= 0)
+
+
+def gelu(v):
+    from scipy.special import erf
+
+    return v * (1 + erf(v / np.sqrt(2))) / 2
+
+
+NOT_CONVEX = Activation("hard_threshold", ACTIVATIONS["hard_threshold"].penalty, ACTIVATIONS["hard_threshold"].prox)
+STEEP = Activation(  # φ is concave on y < 0
+    "leaky_relu", lambda y: (1 - 2) / 4 * np.minimum(y, 0.0) ** 2, lambda v, alpha: np.where(v < 0, 2 * v / (2 - alpha), v)
+)
+GELU = Activation("gelu", np.zeros_like, lambda v, alpha: gelu(v))
+SILU = Activation("silu", np.zeros_like, lambda v, alpha: v * expit(v))
+AFFINE = Activation("17x + 3", np.zeros_like, lambda v, alpha: 17 * v + 3)
+
+FAULTS = {
+    "attention.gradient": {
+        "twice the gradient": instead(AttentionEnergy, "gradient", times(2)),
+        "sign flipped": instead(AttentionEnergy, "gradient", times(-1)),
+        "WᵀW for WWᵀ": instead(AttentionEnergy, "gradient", other_metric),
+        "pair weights ignored": instead(AttentionEnergy, "gradient", without_weights),
+        "off by 1e-9": instead(AttentionEnergy, "gradient", times(SLIGHTLY)),
+        "z off by 1e-9": instead(*DISTANCE[0], times(SLIGHTLY)),
+        "½ missing in the distance": instead(definitions, "distance", times(2)),
+        "twice, in the definition as well": together(
+            instead(AttentionEnergy, "gradient", times(2)), instead(definitions, "attention_gradient", lambda right, *args: [[2 * g for g in row] for row in right(*args)])
+        ),
+        "every pair counted twice in the energy": instead(definitions, "attention_energy", times(2)),
+        "mean for sum in the energy": instead(
+            definitions, "attention_energy", lambda right, Y, *args: right(Y, *args) / max(len(Y) ** 2, 1)
+        ),
+        "ρ' of another ρ": penalty("log1p", derivative=PENALTIES["log2"].derivative),
+    },
+    "attention.half_quadratic": {
+        "z² declared concave": penalty("exp", "z**2", concave=True),
+        "1 − cos z declared concave": penalty("exp", "1 - cos(z)", concave=True),
+        "−e^(−z) + z²/10 declared concave": penalty("exp", "-exp(-z) + z**2/10", concave=True),
+        "−z, which decreases": penalty("linear", "-z", concave=True),
+        "ρ' off by 1e-9": penalty("exp", derivative=lambda z: SLIGHTLY * np.exp(-z)),
+        "ρ' for ρ": penalty("sqrt", value=PENALTIES["sqrt"].derivative),
+    },
+    "attention.majorizer": {
+        "½ missing": instead(AttentionEnergy, "majorizer", lambda right, self, Y_new, Y: 2 * right(self, Y_new, Y) - self.value(Y)),
+        "half of it": instead(AttentionEnergy, "majorizer", lambda right, self, Y_new, Y: (right(self, Y_new, Y) + self.value(Y)) / 2),
+        "the weights taken at Y'": instead(AttentionEnergy, "majorizer", majorizer_at_the_new_point),
+        "pair weights ignored": instead(AttentionEnergy, "majorizer", without_weights),
+        "z² declared concave": penalty("exp", "z**2", concave=True),
+        "every pair counted twice": instead(AttentionEnergy, "_energy", times(2)),
+        "mean for sum": instead(AttentionEnergy, "_energy", lambda right, self, Z: right(self, Z) / max(Z.size, 1)),
+        "the energy off by 1e-9": instead(AttentionEnergy, "value", times(SLIGHTLY)),
+        "the energy off by 1e-9, in Q as well": instead(AttentionEnergy, "_energy", times(SLIGHTLY)),
+        "½ missing in the distance": instead(*DISTANCE[0], times(2)),
+    },
+    "attention.step": {
+        "softmax over the wrong axis": instead(AttentionEnergy, "_weights", wrong_axis),
+        "plain softmax": instead(AttentionEnergy, "step", plain_softmax),
+        "self left out": instead(AttentionEnergy, "_kernel", others_only),
+        "½ missing in the distance": instead(*DISTANCE[0], times(2)),
+        "distance not squared": instead(*DISTANCE[0], lambda right, *args: np.sqrt(2 * right(*args))),
+        "α ignored": instead(AttentionEnergy, "step", lambda right, self, Y, alpha=1.0: right(self, Y)),
+        "sign flipped": instead(AttentionEnergy, "step", moved(-1)),
+        "pair weights ignored": instead(AttentionEnergy, "step", without_weights),
+        "tokens without weight vanish": instead(AttentionEnergy, "_weights", unweighted_tokens_vanish),
+        "off by 1e-9": instead(AttentionEnergy, "step", moved(SLIGHTLY)),
+        "z off by 1e-9": instead(*DISTANCE[0], times(SLIGHTLY)),
+        "no β in the softmax": instead(
+            definitions, "softmax_attention", lambda right, Y, W, exp, beta: right(Y, W, exp, lambda u: 1)
+        ),
+    },
+    "attention.sufficient_decrease": {
+        "sign flipped": instead(AttentionEnergy, "step", moved(-1)),
+        "step too long": instead(AttentionEnergy, "step", moved(2.5)),
+        "1 − cos z declared concave": penalty("exp", "1 - cos(z)", concave=True),
+        "mean for sum in the energy": instead(
+            AttentionEnergy, "_energy", lambda right, self, Z: right(self, Z) / max(Z.size, 1)
+        ),
+        "bound too generous": instead(AttentionEnergy, "step_decrease", times(1.01)),
+        "bound without Γ": instead(AttentionEnergy, "step_decrease", lambda right, self, Y: 0.5 * right(self, Y)),
+        "distance not squared": together(*(
+            instead(*place, lambda right, *args: np.sqrt(2 * right(*args))) for place in DISTANCE
+        )),
+    },
+    "attention.overrelaxation": {
+        "α_max doubled": instead(AttentionEnergy, "max_alpha", times(2)),
+        "α_max = 2 always": instead(AttentionEnergy, "max_alpha", lambda right, self, Y: 2.0),
+        "λ_max for λ_min": instead(AttentionEnergy, "max_alpha", lambda right, self, Y: np.inf),
+        "z² declared concave": penalty("exp", "z**2", concave=True),
+        "sign flipped": instead(AttentionEnergy, "step", moved(-1)),
+        "α squared": instead(AttentionEnergy, "step", lambda right, self, Y, alpha=1.0: right(self, Y, alpha**2)),
+    },
+    "rho.bernstein": {
+        "epanechnikov declared Bernstein": penalty("epanechnikov", bernstein=True),
+        "truncated declared Bernstein": penalty("truncated", bernstein=True),
+        "pair weights not positive semidefinite": examples(
+            lambda: strategies.attention_cases(rho=strategies.penalties(bernstein=True))
+        ),
+        "self left out": instead(AttentionEnergy, "_kernel", others_only),
+        "z squared once more": instead(*DISTANCE[0], lambda right, *args: right(*args) ** 2),
+        "α_max halved": instead(AttentionEnergy, "max_alpha", times(0.5)),
+    },
+    "attention.invariants": {
+        "a term that depends on the origin": instead(
+            AttentionEnergy, "step", lambda right, self, Y, alpha=1.0: right(self, Y, alpha) - 1e-9 * Y
+        ),
+        "an energy that depends on the origin": instead(
+            AttentionEnergy, "value", lambda right, self, Y: right(self, Y) + 1e-9 * (Y * Y).sum()
+        ),
+        "1 % out of the hull": instead(AttentionEnergy, "step", spread_out),
+        "step too long": instead(AttentionEnergy, "step", moved(2.5)),
+        "features stepped apart": instead(AttentionEnergy, "step", own_diagonal),
+        "causal": instead(AttentionEnergy, "_weights", lambda right, self, Z: np.tril(right(self, Z)) + np.diag(np.triu(right(self, Z), 1).sum(axis=1))),
+        "softmax over the wrong axis": instead(AttentionEnergy, "_weights", wrong_axis),
+        "tokens without weight vanish": instead(AttentionEnergy, "_weights", unweighted_tokens_vanish),
+    },
+    "attention.blurring_mean_shift": {
+        "½ missing in the distance": instead(*DISTANCE[0], times(2)),
+        "distance not squared": instead(*DISTANCE[0], lambda right, *args: np.sqrt(2 * right(*args))),
+        "another kernel": penalty("exp", "log(1 + z)"),
+        "pair weights ignored": instead(AttentionEnergy, "step", without_weights),
+        "self left out": instead(AttentionEnergy, "_kernel", others_only),
+        "off by 1e-7": instead(AttentionEnergy, "step", times(1 + 1e-7)),
+    },
+    "attention.unweighted_refuted": {
+        "norms that differ": examples(lambda: st.tuples(strategies.tokens(), st.none())),
+        "softmax over the wrong axis": instead(AttentionEnergy, "_weights", wrong_axis),
+        "logits of another temperature": instead(
+            definitions, "softmax_attention", lambda right, Y, W, exp, beta: right(Y, W, lambda x: exp(x / 2), beta)
+        ),
+        "off by 1e-9": instead(AttentionEnergy, "step", moved(SLIGHTLY)),
+    },
+    "residual.step": {
+        "λ missing in the denominator": instead(ResidualAttentionEnergy, "step", residual_without("lam")),
+        "‖S‖ missing in the denominator": instead(ResidualAttentionEnergy, "step", residual_without("s")),
+        "pulled to 0": instead(
+            ResidualAttentionEnergy, "gradient", lambda right, self, Y: self.attention.gradient(Y) + self.lam * Y
+        ),
+        "pushed away from X": instead(
+            ResidualAttentionEnergy, "gradient", lambda right, self, Y: self.attention.gradient(Y) - self.lam * (Y - self.X)
+        ),
+        "pair weights ignored": instead(AttentionEnergy, "half_curvature", without_weights),
+        "self left out": instead(AttentionEnergy, "_kernel", others_only),
+        "½ missing in the data term": instead(ResidualAttentionEnergy, "data_value", times(2)),
+        "step too long": instead(ResidualAttentionEnergy, "step", moved(2.5)),
+        "off by 1e-9": instead(ResidualAttentionEnergy, "step", moved(SLIGHTLY)),
+    },
+    "residual.plain_step_refuted": {
+        "three tokens": examples(
+            lambda: st.tuples(strategies.tokens(n=st.just(3)), st.integers(1, 32).map(lambda i: i / 8))
+        ),
+        "sign flipped": instead(AttentionEnergy, "step", moved(-1)),
+        "step too long": instead(AttentionEnergy, "step", moved(2.5)),
+        "sign of the data term flipped": instead(ResidualAttentionEnergy, "data_value", times(-1)),
+        "an X that is not 0": instead(
+            ResidualAttentionEnergy, "_residual", lambda right, self, Y: Y - 1.0
+        ),
+    },
+    "ffn.gradient": {
+        "W_f not symmetrised": instead(FeedForwardEnergy, "gradient", asymmetric_gradient),
+        "W_fᵀ for its symmetric part": instead(
+            FeedForwardEnergy, "gradient", lambda right, self, Y: Y + Y @ self.Wf.T - self.B
+        ),
+        "identity missing": instead(FeedForwardEnergy, "gradient", lambda right, self, Y: right(self, Y) - Y),
+        "sign of the bias": instead(FeedForwardEnergy, "gradient", lambda right, self, Y: right(self, Y) + 2 * self.B),
+        "twice the gradient": instead(FeedForwardEnergy, "gradient", times(2)),
+        "off by 1e-9": instead(FeedForwardEnergy, "gradient", times(SLIGHTLY)),
+        "W_f not symmetrised, in the definition as well": together(
+            instead(FeedForwardEnergy, "gradient", asymmetric_gradient),
+            instead(definitions, "symmetric_part", lambda right, Wf: Wf),
+        ),
+        "½ missing in the energy": instead(definitions, "feedforward_energy", times(2)),
+    },
+    "ffn.step": {
+        "bias not scaled by α": instead(
+            FeedForwardEnergy, "step", feedforward_step(lambda self, Y, alpha: self.gradient(Y) + self.B - self.B / alpha)
+        ),
+        "prox ignoring α": instead(FeedForwardEnergy, "step", feedforward_step(prox_alpha=lambda alpha: 1.0)),
+        "α ignored": instead(FeedForwardEnergy, "step", lambda right, self, Y, alpha=1.0: right(self, Y)),
+        "ReLU before the linear map": instead(FeedForwardEnergy, "step", relu_first),
+        "W_f not symmetrised": instead(
+            FeedForwardEnergy, "step", feedforward_step(lambda self, Y, alpha: Y + Y @ self.Wf - self.B)
+        ),
+        "identity missing": instead(
+            FeedForwardEnergy, "step", feedforward_step(lambda self, Y, alpha: self.gradient(Y) - Y)
+        ),
+        "off by 1e-9": instead(FeedForwardEnergy, "step", times(SLIGHTLY)),
+        "off by 1e-9 before the prox": instead(
+            FeedForwardEnergy, "step", feedforward_step(lambda self, Y, alpha: SLIGHTLY * self.gradient(Y))
+        ),
+        "soft threshold at τ/2": activation("soft_threshold", prox=lambda right, v, alpha: right(v, alpha / 2)),
+    },
+    "ffn.sufficient_decrease": {
+        "curvature without the identity": instead(
+            FeedForwardEnergy, "curvature", lambda right, self: right(self) - 1
+        ),
+        "α_max doubled": instead(FeedForwardEnergy, "max_alpha", times(2)),
+        "hard threshold declared convex": shipped(NOT_CONVEX),
+        "sign flipped": instead(FeedForwardEnergy, "step", moved(-1)),
+        "prox ignoring α": instead(FeedForwardEnergy, "step", feedforward_step(prox_alpha=lambda alpha: 1.0)),
+        "mean for sum in the energy": instead(
+            FeedForwardEnergy, "value", lambda right, self, Y: right(self, Y) / max(np.size(Y), 1)
+        ),
+        "½ missing in ‖Y − B‖²": instead(
+            FeedForwardEnergy, "value", lambda right, self, Y: right(self, Y) + 0.5 * ((Y - self.B) ** 2).sum()
+        ),
+        "φ left out of the energy": instead(
+            FeedForwardEnergy, "value", lambda right, self, Y: right(self, Y) - np.sum(self.activation.penalty(Y))
+        ),
+    },
+    "prox.definition": {
+        "prox 17x + 3": shipped(AFFINE),
+        "soft threshold at τ/2": activation("soft_threshold", prox=lambda right, v, alpha: right(v, alpha / 2)),
+        "leaky ReLU of slope 2 declared convex": shipped(STEEP),
+        "hard threshold declared convex": shipped(NOT_CONVEX),
+        "hard threshold at τ α": activation("hard_threshold", prox=lambda right, v, alpha: right(v, alpha**2)),
+        "φ of tanh with a sign wrong": activation("tanh", penalty=lambda right, y: right(y) + y**2),
+        "φ of softplus negated": activation("softplus", penalty=lambda right, y: np.where(y < 0, np.inf, -right(np.maximum(y, 0)))),
+        "φ of the sigmoid without −½ y²": activation("sigmoid", penalty=lambda right, y: right(y) + 0.5 * y**2),
+        "GELU with φ = 0": shipped(GELU),
+    }
+    | {
+        f"α ignored: {name}": activation(name, prox=lambda right, v, alpha: right(v, 1.0))
+        for name in ("shifted_relu", "soft_threshold", "hard_threshold", "leaky_relu", "tanh", "sigmoid", "softplus", "elu")
+    }
+    | {
+        f"off by 1e-9: {name}": activation(name, prox=lambda right, v, alpha: SLIGHTLY * right(v, alpha))
+        for name in ACTIVATIONS
+    },
+    "prox.activation_characterisation": {
+        "GELU": shipped(GELU),
+        "SiLU": shipped(SILU),
+        "prox 17x + 3": shipped(AFFINE),
+        "slope 2 declared convex": shipped(replace(STEEP, prox=lambda v, alpha: np.where(v < 0, 2 * v, v))),
+        "hard threshold declared convex": shipped(NOT_CONVEX),
+        "sign flipped": activation("tanh", prox=lambda right, v, alpha: -right(v, alpha)),
+    },
+    "alternating.gradient_norm": {
+        "always true": certify("gradient_norm", always),
+        "true where it should be false": certify("gradient_norm", opposite),
+        "margin's sign": certify("gradient_norm", never_mind_the_sign),
+        "L_h halved": certify("gradient_norm", smoothness(L_h=0.5)),
+        "f and h swapped": certify("gradient_norm", swapped),
+        "the step size not asked for": certify("gradient_norm", without_the_step_size),
+    },
+    "alternating.apollonius": {
+        "always true": certify("apollonius", always),
+        "true where it should be false": certify("apollonius", opposite),
+        "margin's sign": certify("apollonius", never_mind_the_sign),
+        "y_f and y_h swapped": certify("apollonius", lambda right, y, y_f, y_h, **constants: right(y, y_h, y_f, **constants)),
+        "L_f halved": certify("apollonius", smoothness(L_f=0.5)),
+        "m_h doubled": certify("apollonius", smoothness(m_h=2)),
+        "the step size not asked for": certify("apollonius", without_the_step_size),
+    },
+    "alternating.prox_mapping": {
+        "always true": certify("prox_mapping", always),
+        "true where it should be false": certify("prox_mapping", opposite),
+        "margin's sign": certify("prox_mapping", never_mind_the_sign),
+        "L_h halved": certify("prox_mapping", smoothness(L_h=0.5)),
+        "G without 1/α": certify("prox_mapping", lambda right, grad_f, G, alpha, **rest: right(grad_f, alpha * G, alpha=alpha, **rest)._replace(decrease=0.0)),
+        "hard threshold declared convex": shipped(NOT_CONVEX),
+    },
+    "alternating.truncation": {
+        "always true": certify("truncation", always),
+        "true where it should be false": certify("truncation", opposite),
+        "margin's sign": certify("truncation", never_mind_the_sign),
+        "κ dropped": instead(certificates, "truncated_share", lambda right, y, xi: 0.0),
+        "√κ for κ": instead(certificates, "truncated_share", lambda right, y, xi: right(y, xi) ** 2),
+        "L_h halved": certify("truncation", smoothness(L_h=0.5)),
+        "f and h swapped": certify("truncation", lambda right, Y, *gradients, **rest: swapped(functools.partial(right, Y), *gradients, **rest)),
+    },
+    "alternating.attention_metric": {
+        "always true": certify("attention_metric", always),
+        "true where it should be false": certify("attention_metric", opposite),
+        "margin's sign": certify("attention_metric", never_mind_the_sign),
+        "L_f dropped": certify("attention_metric", smoothness(L_f=0)),
+        "α ignored": certify("attention_metric", lambda right, *args, alpha=1.0, **rest: right(*args, **rest)),
+        "sign of ∇f": certify("attention_metric", lambda right, term, Y, grad_f, **rest: right(term, Y, -grad_f, **rest)),
+        "decrease of the step doubled": instead(AttentionEnergy, "step_decrease", times(2)),
+    },
+    "joint.step": {
+        "M halved": instead(UnfoldedTransformer, "layer", joint_layer(lambda M, self: M / 2)),
+        "M without ‖S‖": instead(AttentionEnergy, "half_curvature", lambda right, self, Y: right(self, Y) / (self.spectral_norm or 1)),
+        "M without H": instead(FeedForwardEnergy, "half_curvature", times(0)),
+        "M without λ": instead(
+            ResidualAttentionEnergy, "half_curvature", lambda right, self, Y: self.attention.half_curvature(Y)
+        ),
+        "M not doubled where φ is not convex": shipped(NOT_CONVEX),
+        "curvature without the identity": instead(FeedForwardEnergy, "curvature", lambda right, self: right(self) - 1),
+        "prox ignoring M": instead(UnfoldedTransformer, "layer", joint_layer(prox_size=np.ones_like)),
+        "a gradient's sign": instead(UnfoldedTransformer, "layer", joint_layer(sign=-1)),
+        "1 − cos z declared concave": penalty("exp", "1 - cos(z)", concave=True),
+    },
+}
+
+
+@functools.cache
+def sane(claim):
+    return run(CLAIMS[claim], EXAMPLES, seed=0)
+
+
+def test_every_claim_has_faults():
+    assert list(FAULTS) == list(CLAIMS)
+    assert all(len(faults) >= 2 for faults in FAULTS.values())
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_unharmed(claim):
+    finding = run(CLAIMS[claim], EXAMPLES, seed=0)
+    assert (finding.violations, finding.error) == (0, None)
+    assert finding.examples >= 50
+
+
+@pytest.mark.parametrize(
+    ("claim", "fault"),
+    [pytest.param(claim, fault, id=f"{claim}: {fault}") for claim, faults in FAULTS.items() for fault in faults],
+)
+def test_fault_is_found(claim, fault, monkeypatch):
+    finding = run(FAULTS[claim][fault](monkeypatch, CLAIMS[claim]), EXAMPLES, seed=0)
+    assert finding.violations == 1
+    assert finding.witness
+    assert finding.error
