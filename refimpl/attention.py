@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from .numerics import (
     FloatArray,
     Output,
+    as_dtype,
     centred,
     half_squared_distances,
     project,
@@ -69,30 +70,36 @@ class AttentionEnergy:
         tokens, dtype = self._read(Y)
         # L 1 = 0: the centroid drops out of L Y, and so does the diagonal of Γ
         Gamma = self._kernel(self._distances(tokens)) * (1 - np.eye(tokens.shape[-2]))
-        offset, _ = centred(tokens)
-        LY = Gamma.sum(axis=-1)[..., None] * offset - Gamma @ offset
-        return np.asarray(LY if self.W is None else LY @ self.W @ self.W.T, dtype=dtype)
+        offset, exponent = centred(tokens)
+        with np.errstate(over="ignore", invalid="ignore"):
+            LY = Gamma.sum(axis=-1)[..., None] * offset - Gamma @ offset
+            gradient = LY if self.W is None else LY @ self.W @ self.W.T
+            return as_dtype(np.ldexp(gradient, exponent) if exponent else gradient, dtype)
 
     def kernel(self, Y: ArrayLike) -> Output:
         """Γ_ij = m_ij ρ'(z_ij), the unnormalised attention, shape (..., n, n), diagonal included."""
         tokens, dtype = self._read(Y)
-        return self._kernel(self._distances(tokens)).astype(dtype)
+        return as_dtype(self._kernel(self._distances(tokens)), dtype)
 
     def weights(self, Y: ArrayLike) -> Output:
         """A = D⁻¹ Γ, shape (..., n, n): rows sum to 1; a token without any weight attends to itself."""
         tokens, dtype = self._read(Y)
-        return self._weights(self._distances(tokens)).astype(dtype)
+        return as_dtype(self._weights(self._distances(tokens)), dtype)
 
     def majorizer(self, Y_new: ArrayLike, Y: ArrayLike) -> Any:
         """Q(Y' | Y) = E(Y) + ½ Tr S (Y'ᵀ L Y' − Yᵀ L Y) with L at Y, shape (...).
 
         For concave ρ it bounds E(Y') from above, with equality at Y' = Y.
         """
-        Z_new, Z = (self._distances(self._read(T, name)[0]) for T, name in ((Y_new, "Y_new"), (Y, "Y")))
+        (tokens, _), (moved, _) = self._read(Y), self._read(Y_new, "Y_new")
+        if moved.shape[-2:] != tokens.shape[-2:]:
+            raise ValueError(f"Y_new: expected the shape of Y, {tokens.shape}, got shape {moved.shape}")
+        Z, Z_new = self._distances(tokens), self._distances(moved)
         Gamma = self._kernel(Z)
-        with np.errstate(invalid="ignore"):
-            change = np.where(Gamma == 0, 0.0, Gamma * (Z_new - Z))  # ½ Tr S Yᵀ L Y = Σ_{i<j} Γ_ij z_ij
-        return self._energy(Z) + change.sum(axis=(-2, -1)) / 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            # ½ Tr S Yᵀ L Y = Σ_{i<j} Γ_ij z_ij; where z overflows, so does E(Y), or Γ is 0
+            change = np.where((Gamma == 0) | np.isinf(Z), 0.0, Gamma * (Z_new - Z))
+            return self._energy(Z) + change.sum(axis=(-2, -1)) / 2
 
     def step(self, Y: ArrayLike, alpha: float = 1.0) -> Output:
         """Y⁺ = Y − α D⁻¹ L Y = (1 − α) Y + α A Y, shape (..., n, d).
@@ -103,17 +110,18 @@ class AttentionEnergy:
         alpha = read_number(alpha, "alpha", "[0, inf)")
         tokens, dtype = self._read(Y)
         A = self._weights(self._distances(tokens))
-        scale = 0.25 if np.abs(tokens).max(initial=0.0) > 1e307 else 1.0  # differences must not overflow
-        offset, _ = centred(tokens * scale)
-        moved = tokens - alpha * (offset - A @ offset) / scale
+        offset, exponent = centred(tokens)
+        with np.errstate(over="ignore"):
+            moved = np.ldexp(tokens, -exponent) - alpha * (offset - A @ offset)
+            moved = np.ldexp(moved, exponent)
         if alpha <= 1 and tokens.shape[-2] and (A >= 0).all():
             # the exact result lies in the box that the tokens span: rounding must not leave it (nor the orthant)
             moved = np.clip(moved, tokens.min(axis=-2, keepdims=True), tokens.max(axis=-2, keepdims=True))
-        return moved.astype(dtype)
+        return as_dtype(moved, dtype)
 
     def step_decrease(self, Y: ArrayLike, alpha: float = 1.0) -> Any:
         """½ Tr S Δᵀ (2 D / α − L) Δ with Δ = Y⁺ − Y, shape (...): for concave ρ the step lowers E by at least this."""
-        tokens, _ = self._read(Y)
+        tokens, alpha = self._read(Y)[0], read_number(alpha, "alpha", "(0, inf)")
         Delta = self.step(tokens, alpha) - tokens
         Gamma = self._kernel(self._distances(tokens))
         moved = Delta if self.W is None else Delta @ self.W
@@ -129,13 +137,11 @@ class AttentionEnergy:
         tokens, _ = self._read(Y)
         if tokens.shape[-2] == 0:
             return np.full(tokens.shape[:-2], np.inf)[()]
-        Gamma = self._kernel(self._distances(tokens))
-        if (Gamma < 0).any():
+        A = self._weights(self._distances(tokens))
+        if (A < 0).any():
             raise ValueError(f"rho: max_alpha needs a non-decreasing penalty, and {self.rho.name!r} decreases here")
-        degree = Gamma.sum(axis=-1)
-        root = np.sqrt(np.where(degree > 0, degree, 1.0))
-        similar = Gamma / root[..., :, None] / root[..., None, :]  # D^(−1/2) Γ D^(−1/2), the spectrum of A
-        similar += np.eye(tokens.shape[-2]) * (degree == 0)[..., None]
+        root = np.sqrt(A)
+        similar = root * np.swapaxes(root, -1, -2)  # √(A_ij A_ji) = Γ_ij / √(d_i d_j): symmetric, with A's spectrum
         with np.errstate(divide="ignore"):
             return 2 / np.maximum(1 - np.linalg.eigvalsh(similar)[..., 0], 0.0)
 
@@ -147,15 +153,27 @@ class AttentionEnergy:
     @functools.cached_property
     def spectral_norm(self) -> float:
         """‖S‖₂ = σ_max(W)²."""
-        return 1.0 if self.W is None else float(np.linalg.norm(self.W, 2)) ** 2 if self.W.size else 0.0
+        if self.W is None or self.W.size == 0:
+            return 1.0 if self.W is None else 0.0
+        largest = float(np.linalg.norm(self.W, 2))
+        return largest * largest
 
     # --------------------------------------------------------------------------------------------------------------
 
     def _read(self, Y: ArrayLike, name: str = "Y") -> tuple[FloatArray, np.dtype[Any]]:
         tokens, dtype = read_tokens(Y, None if self.W is None else self.W.shape[0], name)
         m, n = self.pair_weights, tokens.shape[-2]
-        if m is not None and m.shape[-1] != n:
-            raise ValueError(f"pair_weights: expected shape (..., {n}, {n}) for {n} tokens, got shape {m.shape}")
+        if m is not None:
+            expected = (*tokens.shape[:-2], n, n)
+            if (
+                m.ndim > len(expected)
+                or any(a not in (1, b) for a, b in zip(m.shape[-3::-1], expected[-3::-1], strict=False))
+                or m.shape[-1] != n
+            ):
+                raise ValueError(
+                    f"pair_weights: expected shape ({n}, {n}) or {expected} for Y of shape {tokens.shape}, "
+                    f"got shape {m.shape}"
+                )
         return tokens, dtype
 
     def _distances(self, tokens: FloatArray) -> FloatArray:
@@ -164,6 +182,8 @@ class AttentionEnergy:
     def _energy(self, Z: FloatArray) -> Any:
         """Σ_{i<j} m_ij ρ(z_ij)."""
         R = np.array(np.broadcast_to(self.rho.value(Z), Z.shape), dtype=np.float64)
+        if np.isnan(R).any():
+            raise ValueError(f"rho: expected real values, {self.rho.name!r} is nan at z = {Z[np.isnan(R)][0]:g}")
         if self.pair_weights is not None:
             with np.errstate(invalid="ignore"):
                 R = np.where(self.pair_weights == 0, 0.0, self.pair_weights * R)
@@ -182,7 +202,11 @@ class AttentionEnergy:
     def _weights(self, Z: FloatArray) -> FloatArray:
         """A = D⁻¹ Γ."""
         Gamma = self._kernel(Z)
-        degree = Gamma.sum(axis=-1, keepdims=True)
+        with np.errstate(over="ignore"):
+            degree = Gamma.sum(axis=-1, keepdims=True)
+        if np.isinf(degree).any():  # A does not depend on the scale of m
+            Gamma = Gamma / Z.shape[-1]
+            degree = Gamma.sum(axis=-1, keepdims=True)
         if self.rho.log_derivative is not None and (np.abs(degree) < _TINY).any():
             Gamma = self._scaled_kernel(Z)
             degree = Gamma.sum(axis=-1, keepdims=True)

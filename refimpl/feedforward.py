@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .activation import Activation, get_activation
-from .numerics import FloatArray, Output, read_array, read_number, read_tokens
+from .numerics import FloatArray, Output, as_dtype, read_array, read_number, read_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +50,19 @@ class FeedForwardEnergy:
     def value(self, Y: ArrayLike) -> Any:
         """E_ffn(Y), shape (...), summed in float64; +inf where a token leaves the domain of φ."""
         tokens, _ = self._read(Y)
-        residual = tokens - self.B
-        quadratic = 0.5 * (tokens * (tokens @ self._Ws) + residual * residual)
-        return quadratic.sum(axis=(-2, -1)) + np.asarray(self.activation.penalty(tokens)).sum(axis=(-2, -1))
+        phi = np.asarray(self.activation.penalty(tokens)).sum(axis=(-2, -1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            smooth = self._smooth(tokens, self.B)
+            if not np.isfinite(smooth).all():  # its sign decides: the smooth part is homogeneous in (Y, B)
+                limit = np.ldexp(self._smooth(np.ldexp(tokens, -600), np.ldexp(self.B, -600)), 1200)
+                smooth = np.where(np.isfinite(smooth), smooth, limit)
+            return np.where(phi == np.inf, np.inf, smooth + phi)[()]
 
     def gradient(self, Y: ArrayLike) -> Output:
         """∇ of the smooth part, Y H − B, shape (..., n, d)."""
         tokens, dtype = self._read(Y)
-        return (tokens + (tokens @ self._Ws - self.B)).astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return as_dtype(tokens + (tokens @ self._Ws - self.B), dtype)
 
     def step(self, Y: ArrayLike, alpha: float = 1.0) -> Output:
         """Y⁺ = prox_{αφ}(Y − α (Y H − B)), shape (..., n, d).
@@ -67,8 +72,9 @@ class FeedForwardEnergy:
         """
         alpha = read_number(alpha, "alpha", "(0, inf)")
         tokens, dtype = self._read(Y)
-        moved = (1 - alpha) * tokens - alpha * (tokens @ self._Ws - self.B)
-        return np.asarray(self.activation.prox(moved, alpha)).astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = (1 - alpha) * tokens - alpha * (tokens @ self._Ws - self.B)
+        return as_dtype(np.asarray(self.activation.prox(moved, alpha)), dtype)
 
     @functools.cached_property
     def max_alpha(self) -> float:
@@ -85,6 +91,11 @@ class FeedForwardEnergy:
     def half_curvature(self, Y: ArrayLike) -> FloatArray:
         """½ max(λ_max(H), 0), shape (..., n): Σ_i M_i ‖δ_i‖² bounds the second-order term of the smooth part."""
         return np.full(self._read(Y)[0].shape[:-1], max(self.curvature, 0.0) / 2)
+
+    def _smooth(self, tokens: FloatArray, B: FloatArray) -> Any:
+        """½ Tr(Y W_f Yᵀ) + ½ ‖Y − B‖²_F."""
+        residual = tokens - B
+        return 0.5 * (tokens * (tokens @ self._Ws) + residual * residual).sum(axis=(-2, -1))
 
     @functools.cached_property
     def _Ws(self) -> FloatArray:

@@ -9,7 +9,7 @@ from differences of tokens, never from the Gram matrix, whose products cancel.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,9 @@ _BLOCK = 1 << 17
 _LARGE_EXPONENT = 400
 
 
+_KINDS = {"c": "complex numbers", "U": "text", "S": "bytes", "O": "Python objects"}
+
+
 def read_array(value: ArrayLike, name: str, shape: str, ndim: int | None = None) -> FloatArray:
     """``value`` as a float64 array with at least ``ndim`` axes, never the caller's own memory.
 
@@ -35,7 +38,8 @@ def read_array(value: ArrayLike, name: str, shape: str, ndim: int | None = None)
     except ValueError:
         raise ValueError(f"{name}: expected numbers of shape {shape}, got rows of different lengths") from None
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise TypeError(f"{name}: expected real numbers (float64 or float32), got {_described(array)}")
+        got = _KINDS.get(array.dtype.kind) or str(array.dtype)
+        raise TypeError(f"{name}: expected real numbers (float64 or float32), got {got}")
     if ndim is not None and array.ndim < ndim:
         raise ValueError(f"{name}: expected shape {shape}, got shape {array.shape}")
     array = array.astype(np.float64)
@@ -43,10 +47,6 @@ def read_array(value: ArrayLike, name: str, shape: str, ndim: int | None = None)
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ValueError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
     return array
-
-
-def _described(array: NDArray[Any]) -> str:
-    return f"{type(array.item()).__name__} objects" if array.dtype == object and array.size == 1 else str(array.dtype)
 
 
 def read_tokens(Y: ArrayLike, d: int | None, name: str = "Y") -> tuple[FloatArray, np.dtype[Any]]:
@@ -63,7 +63,10 @@ def read_number(value: Any, name: str, interval: str = "(-inf, inf)") -> float:
     """A real number in ``interval``, "[a, b)" and the like, or an error that names the argument."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: expected a real number, got {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: expected a number in {interval}, got an integer beyond the floats") from None
     lower, upper = (float(end) for end in interval[1:-1].split(","))
     above = number >= lower if interval[0] == "[" else number > lower
     below = number <= upper if interval[-1] == "]" else number < upper
@@ -89,21 +92,32 @@ def _leading_bits(M: FloatArray, bits: int, axis: int) -> FloatArray:
     return np.asarray((sigma + M) - sigma)
 
 
-def project(Y: FloatArray, W: FloatArray | None) -> tuple[FloatArray, FloatArray | None, int]:
+Exponent: TypeAlias = NDArray[np.intc] | None
+
+
+def _scaled(M: FloatArray) -> tuple[FloatArray, Exponent]:
+    """M as (M', e) with M = M' 2^e exactly, e (..., 1, 1): matrices of large entries scaled to 1, the others as is."""
+    e = np.frexp(np.abs(M).max(axis=(-2, -1), keepdims=True, initial=0.0))[1]
+    if (e <= _LARGE_EXPONENT).all():
+        return M, None
+    e = np.where(e > _LARGE_EXPONENT, e, 0)
+    return np.ldexp(M, -e), e
+
+
+def project(Y: FloatArray, W: FloatArray | None) -> tuple[FloatArray, FloatArray | None, Exponent]:
     """U = Y W as (high, low, exponent): U = (high + low) 2^exponent, to about 2⁻⁹⁵ of |Y| |W|.
 
-    Y is (..., n, d) and W is (d, k); high and low are (..., n, k). ``low`` is None where W is None (the identity).
+    Y is (..., n, d) and W is (d, k); high and low are (..., n, k) and exponent is (..., 1, 1). ``low`` is None where
+    W is None (the identity), ``exponent`` where no scaling was needed.
     Y and W are cut into two leading slices, short enough that products of slices sum without rounding, and a rest
     (Ozaki, Ogita, Oishi, Rump, *Error-free transformations of matrix multiplication*, 2012).
     """
-    exponent = 0
-    scale_Y, scale_W = (0 if M is None else int(np.frexp(np.abs(M).max(initial=0.0))[1]) for M in (Y, W))
-    if scale_Y > _LARGE_EXPONENT:
-        Y, exponent = np.ldexp(Y, -scale_Y), scale_Y
+    Y, exponent = _scaled(Y)
     if W is None:
         return Y, None, exponent
-    if scale_W > _LARGE_EXPONENT:
-        W, exponent = np.ldexp(W, -scale_W), exponent + scale_W
+    W, exponent_W = _scaled(W)
+    if exponent_W is not None:
+        exponent = exponent_W if exponent is None else exponent + exponent_W
     bits = (53 - math.ceil(math.log2(max(W.shape[0], 1)))) // 2
     Y1 = _leading_bits(Y, bits, axis=-1)
     Y2 = _leading_bits(Y - Y1, bits, axis=-1)
@@ -116,7 +130,7 @@ def project(Y: FloatArray, W: FloatArray | None) -> tuple[FloatArray, FloatArray
     return high, low, exponent
 
 
-def half_squared_distances(high: FloatArray, low: FloatArray | None, exponent: int = 0) -> FloatArray:
+def half_squared_distances(high: FloatArray, low: FloatArray | None, exponent: Exponent = None) -> FloatArray:
     """z_ij = ½ ‖u_i − u_j‖² (..., n, n) from ``project``: symmetric, zero diagonal, inf where it overflows.
 
     The differences are formed a block of rows and a feature at a time, so that no (n, n, k) array exists.
@@ -133,7 +147,7 @@ def half_squared_distances(high: FloatArray, low: FloatArray | None, exponent: i
                 difference = _outer_difference(columns[0][..., feature, :], block)
                 if low is not None:
                     difference += _outer_difference(columns[1][..., feature, :], block)
-                if exponent:
+                if exponent is not None:
                     difference = np.ldexp(difference, exponent)
                 difference *= difference
                 Z[..., block, :] += difference
@@ -145,12 +159,25 @@ def _outer_difference(u: FloatArray, block: slice) -> FloatArray:
     return np.asarray(u[..., block, None] - u[..., None, :])
 
 
-def centred(Y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(Y − c, c) with c (..., 1, d) the centroid, rounded; the difference is exact up to its own last bit."""
-    c = (Y / max(Y.shape[-2], 1)).sum(axis=-2, keepdims=True)
-    return Y - c, c
+def centred(Y: FloatArray) -> tuple[FloatArray, int]:
+    """(offset, e) with Y − c = offset 2^e, c the centroid, rounded: exact up to the last bit of the difference.
+
+    e is 0 unless the tokens are so large that their difference could overflow.
+    """
+    e = 4 if np.abs(Y).max(initial=0.0) > 1e307 else 0
+    Y = np.ldexp(Y, -e) if e else Y
+    return Y - (Y / max(Y.shape[-2], 1)).sum(axis=-2, keepdims=True), e
 
 
 def norm(M: FloatArray) -> Any:
-    """The Frobenius norm over the last two axes, without overflow."""
-    return np.linalg.norm(M, axis=(-2, -1))
+    """The Frobenius norm over the last two axes; the squares neither overflow nor vanish."""
+    largest = np.abs(M).max(axis=(-2, -1), keepdims=True, initial=0.0)
+    largest = np.where(largest == 0, 1.0, largest)
+    with np.errstate(over="ignore"):
+        return largest[..., 0, 0] * np.sqrt(((M / largest) ** 2).sum(axis=(-2, -1)))
+
+
+def as_dtype(M: FloatArray, dtype: np.dtype[Any]) -> Output:
+    """M in the dtype of the input; what float32 cannot hold becomes inf."""
+    with np.errstate(over="ignore"):
+        return M.astype(dtype, copy=False)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .attention import AttentionEnergy
-from .numerics import FloatArray, Output, read_number, read_tokens
+from .numerics import FloatArray, Output, as_dtype, read_array, read_number, read_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,12 @@ class ResidualAttentionEnergy:
     def __init__(self, attention: AttentionEnergy, X: ArrayLike = 0.0, lam: float = 1.0) -> None:
         if not isinstance(attention, AttentionEnergy):
             raise TypeError(f"attention: expected a refimpl.AttentionEnergy, got {type(attention).__name__}")
-        target = read_tokens(X, None, "X")[0] if np.ndim(X) else np.float64(read_number(X, "X"))
+        target = read_array(X, "X", "(..., n, d), or a number")
+        if target.ndim == 1:
+            raise ValueError(f"X: expected shape (..., n, d), or a number, got shape {target.shape}")
+        target.setflags(write=False)
         object.__setattr__(self, "attention", attention)
-        object.__setattr__(self, "X", np.asarray(target))
+        object.__setattr__(self, "X", target)
         object.__setattr__(self, "lam", read_number(lam, "lam", "[0, inf)"))
 
     def value(self, Y: ArrayLike) -> Any:
@@ -48,12 +51,16 @@ class ResidualAttentionEnergy:
     def data_value(self, Y: ArrayLike) -> Any:
         """½ λ ‖Y − X‖²_F, shape (...)."""
         residual = self._residual(Y)
-        return 0.5 * self.lam * (residual * residual).sum(axis=(-2, -1))
+        if self.lam == 0:
+            return np.zeros(residual.shape[:-2])[()]
+        with np.errstate(over="ignore"):
+            return 0.5 * self.lam * (residual * residual).sum(axis=(-2, -1))
 
     def gradient(self, Y: ArrayLike) -> Output:
         """∇E_λ(Y) = L Y S + λ (Y − X), shape (..., n, d)."""
         tokens, dtype = read_tokens(Y, None)
-        return (self.attention.gradient(tokens) + self.lam * self._residual(tokens)).astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return as_dtype(self.attention.gradient(tokens) + self.lam * self._residual(tokens), dtype)
 
     def step(self, Y: ArrayLike, alpha: float = 1.0) -> Output:
         """y_i⁺ = y_i − α ((L Y S)_i + λ (y_i − x_i)) / (s d_i + λ) with s = ‖S‖₂, shape (..., n, d).
@@ -65,7 +72,8 @@ class ResidualAttentionEnergy:
         tokens, dtype = read_tokens(Y, None)
         M = self.half_curvature(tokens)[..., None] + self.lam / 2  # s d_i + λ
         gradient = self.gradient(tokens)
-        return (tokens - alpha * gradient / np.where(M == 0, 1.0, M)).astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return as_dtype(tokens - alpha * gradient / np.where(M == 0, 1.0, M), dtype)
 
     def half_curvature(self, Y: ArrayLike) -> FloatArray:
         """‖S‖₂ d_i + ½ λ, shape (..., n): Σ_i M_i ‖δ_i‖² bounds the second-order term of the majorizer of E_λ."""
@@ -75,6 +83,7 @@ class ResidualAttentionEnergy:
         """Y − X."""
         tokens, _ = read_tokens(Y, None)
         try:
-            return tokens - np.broadcast_to(self.X, tokens.shape)
+            with np.errstate(over="ignore"):
+                return np.asarray(tokens - np.broadcast_to(self.X, tokens.shape))
         except ValueError:
             raise ValueError(f"X: expected a shape that fits Y's {tokens.shape}, got shape {self.X.shape}") from None

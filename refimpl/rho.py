@@ -30,7 +30,7 @@ class Rho:
     value, derivative, second_derivative : ρ, ρ', ρ'' as functions of a float64 array z ≥ 0, elementwise. A constant
         may return a scalar. At z = inf they give the limit.
     log_derivative : log ρ', for a ρ' that underflows far out: with it, weights stay right where every ρ' of a row does.
-    formula : ρ(z) as text that :mod:`refimpl.formula` reads; the symbolic side of the same penalty.
+    formula, parameters : ρ(z) as text that :mod:`refimpl.formula` reads; the symbolic side of the same penalty.
     concave, bernstein : what is known of it; None where nothing is claimed.
     """
 
@@ -40,8 +40,15 @@ class Rho:
     second_derivative: Function | None = None
     log_derivative: Function | None = None
     formula: str | None = None
+    parameters: tuple[tuple[str, float | str], ...] = ()
     concave: bool | None = None
     bernstein: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("value", "derivative", "second_derivative", "log_derivative"):
+            function = getattr(self, name)
+            if not callable(function) and (function is not None or name in ("value", "derivative")):
+                raise TypeError(f"{name}: expected a function of an array z, got {type(function).__name__}")
 
     @functools.cached_property
     def expr(self) -> sympy.Expr:
@@ -50,7 +57,7 @@ class Rho:
 
         if self.formula is None:
             raise ValueError(f"rho {self.name!r} was given as functions only: it has no formula")
-        return formula.parse(self.formula)
+        return formula.parse(self.formula, "z", dict(self.parameters))
 
     def literal(self, numbers: str = "float") -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
         """(ρ, ρ') made from the formula alone, as functions of one ``"float"``, ``"mpmath"`` or ``"sympy"`` number.
@@ -89,7 +96,7 @@ _PENALTIES = (
         "log2",
         lambda z: np.log(z + 2),
         lambda z: 1 / (z + 2),
-        lambda z: -1 / (z + 2) ** 2,
+        lambda z: -((z + 2) ** -2.0),
         formula="log(z + 2)",
         concave=True,
         bernstein=True,
@@ -116,7 +123,7 @@ _PENALTIES = (
     ),
     Rho(
         "geman_mcclure",
-        lambda z: np.minimum(z, 1e300) / (1 + np.minimum(z, 1e300)),
+        lambda z: np.minimum(z, 1e30) / (1 + np.minimum(z, 1e30)),  # the limit 1 at inf
         lambda z: _power(z, -2),
         lambda z: -2 * _power(z, -3),
         formula="z / (1 + z)",
@@ -149,23 +156,43 @@ _PENALTIES = (
 PENALTIES: dict[str, Rho] = {rho.name: rho for rho in _PENALTIES}
 
 
-def get_rho(rho: str | Rho) -> Rho:
-    """The penalty of that name, or the one that a formula in z defines: ``get_rho("log(z + 2)")``.
+def get_rho(rho: Any, **parameters: float | str) -> Rho:
+    """The penalty of that name, or the one that a formula in z defines: ``get_rho("log(z + nu)", nu=3)``.
 
-    A formula is read by :mod:`refimpl.formula`, never evaluated. Raises ``ValueError`` where it cannot be read, and
-    ``TypeError`` where ``rho`` is neither text nor a :class:`Rho`.
+    A formula is read by :mod:`refimpl.formula`, never evaluated. A :class:`Rho` is returned as it is, and another
+    object that has ``value`` and ``derivative`` (and may have ``second_derivative`` and ``name``) as one. Raises
+    ``ValueError`` where a formula cannot be read, and ``TypeError`` where ``rho`` is none of these.
     """
     if isinstance(rho, Rho):
         return rho
-    if not isinstance(rho, str):
-        raise TypeError(f"rho: expected a name, a formula in z or a refimpl.Rho, got {type(rho).__name__}")
-    return PENALTIES[rho] if rho in PENALTIES else _from_formula(rho)
+    if isinstance(rho, str):
+        return PENALTIES[rho] if rho in PENALTIES and not parameters else _from_formula(rho, tuple(parameters.items()))
+    if callable(getattr(rho, "value", None)) and callable(getattr(rho, "derivative", None)):
+        name = str(getattr(rho, "name", type(rho).__name__))
+        return Rho(name, rho.value, rho.derivative, getattr(rho, "second_derivative", None))
+    raise TypeError(f"rho: expected a name, a formula in z or a refimpl.Rho, got {type(rho).__name__}")
 
 
 @functools.lru_cache(maxsize=256)
-def _from_formula(text: str) -> Rho:
+def _from_formula(text: str, parameters: tuple[tuple[str, float | str], ...]) -> Rho:
     from . import formula
 
-    z, expr = formula.symbol("z"), formula.parse(text)
+    try:
+        z, expr = formula.symbol("z"), formula.parse(text, "z", dict(parameters))
+    except formula.FormulaError as error:
+        raise formula.FormulaError(f"rho: {error}") from None
     value, derivative, second = (formula.vectorised(expr.diff(z, k), z) for k in range(3))
-    return Rho(text, value, derivative, second, formula=text)
+    return Rho(text, value, derivative, second, _log(expr.diff(z)), text, parameters)
+
+
+def _log(derivative: sympy.Expr) -> Function | None:
+    """log ρ' where ρ' = e^(p(z)) up to a positive factor, with p a polynomial; None elsewhere."""
+    import sympy
+
+    from . import formula
+
+    z = formula.symbol("z")
+    factor, exponential = derivative.as_independent(z)
+    if not (isinstance(exponential, sympy.exp) and exponential.exp.is_polynomial(z) and factor.is_positive):
+        return None
+    return formula.vectorised(sympy.log(factor) + exponential.exp, z)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from .attention import AttentionEnergy
 from .feedforward import FeedForwardEnergy
-from .numerics import FloatArray, Output, read_number, read_tokens
+from .numerics import FloatArray, Output, as_dtype, read_number, read_tokens
 from .residual import ResidualAttentionEnergy
 
 Schedule = Literal["alternating", "joint"]
@@ -74,11 +74,11 @@ class UnfoldedTransformer:
         M = (self.attention.half_curvature(tokens) + self.feedforward.half_curvature(tokens))[..., None] / self.alpha
         if not self.feedforward.activation.convex:
             M = 2 * M
-        still = M == 0  # no curvature to divide by: the row stays where it is
+        still = (M == 0) | np.isinf(M)  # no curvature to divide by, or no step short enough: the row stays
         M = np.where(still, 1.0, M)
         gradient = self.attention.gradient(tokens) + self.feedforward.gradient(tokens)
         moved = self.feedforward.activation.prox(tokens - gradient / M, np.broadcast_to(1 / M, tokens.shape))
-        return np.where(still, tokens, moved).astype(dtype)
+        return as_dtype(np.where(still, tokens, moved), dtype)
 
     def terms(self, Y: ArrayLike) -> dict[str, Any]:
         """The energy of each term at Y, by name, each of shape (...)."""
@@ -90,7 +90,7 @@ class UnfoldedTransformer:
 
     def value(self, Y: ArrayLike) -> Any:
         """E(Y), the sum of the terms, shape (...)."""
-        return sum(self.terms(Y).values())
+        return np.sum(list(self.terms(Y).values()), axis=0)
 
     def forward(self, Y: ArrayLike) -> Trajectory:
         """Run the layers from Y (..., n, d) and keep every layer's tokens and energies."""

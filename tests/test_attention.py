@@ -143,7 +143,9 @@ def test_max_alpha_by_hand():
     # truncated: tokens one apart see each other; A = ((½, ½, 0), (⅓, ⅓, ⅓), (0, ½, ½)), eigenvalues 1, ½, −1/6
     assert AttentionEnergy(rho="truncated").max_alpha([[0.0], [1.0], [2.0]]) == pytest.approx(12 / 7, rel=8 * EPS)
     assert AttentionEnergy(rho="linear").max_alpha(Y3) == pytest.approx(2.0, rel=8 * EPS)
-    assert AttentionEnergy(rho="linear", pair_weights=1 - np.eye(2)).max_alpha(Y3[:2]) == pytest.approx(1.0, rel=8 * EPS)
+    assert AttentionEnergy(rho="linear", pair_weights=1 - np.eye(2)).max_alpha(Y3[:2]) == pytest.approx(
+        1.0, rel=8 * EPS
+    )
     # two tokens: 1 − λ = 2 c / (1 + c), c = e^(−½)
     c = np.exp(-0.5)
     assert AttentionEnergy().max_alpha(Y3[:2]) == pytest.approx((1 + c) / c, rel=8 * EPS)
@@ -160,7 +162,10 @@ def test_any_small_case_against_fifty_digits(exact, data):
     n, d, k = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
     scale = 2.0 ** data.draw(st.sampled_from([0, 0, -20, 3, 20]))
     shift = data.draw(st.sampled_from([0.0, 0.0, 1e8]))
-    Y, W = (np.array(data.draw(st.lists(entries, min_size=r * c, max_size=r * c))).reshape(r, c) for r, c in ((n, d), (d, k)))
+    Y, W = (
+        np.array(data.draw(st.lists(entries, min_size=r * c, max_size=r * c))).reshape(r, c)
+        for r, c in ((n, d), (d, k))
+    )
     Y, rho = Y * scale + shift, data.draw(st.sampled_from(sorted(PENALTIES)))
     attn, (value, slope) = AttentionEnergy(W, rho), PENALTIES[rho].literal("mpmath")
     size = exact(definitions.attention_energy, Y, W, lambda z: abs(value(z)), np.ones((n, n)))
@@ -186,6 +191,12 @@ def test_alpha_zero_is_the_identity_and_alpha_interpolates(rho):
     mean = attn.weights(Y) @ (Y - 1e6) + 1e6
     for alpha in (0.25, 1.0, 1.5, 2.0):
         np.testing.assert_allclose(attn.step(Y, alpha), Y + alpha * (mean - Y), rtol=4 * EPS)
+
+
+def test_the_gradient_does_not_feel_the_diagonal(rho):
+    Y, m = random(4, 2), np.ones((4, 4))
+    heavy = AttentionEnergy(rho=rho, pair_weights=m + 1e20 * np.eye(4))
+    np.testing.assert_allclose(heavy.gradient(Y), AttentionEnergy(rho=rho).gradient(Y), rtol=0, atol=32 * EPS)
 
 
 def test_equal_tokens_stay_and_two_tokens_that_hold_each_other_swap(rho):
@@ -248,7 +259,12 @@ def test_far_neighbours_whose_weights_underflow(y, m, exact):
     both = np.stack([Y, Y / 50])  # beside a batch that does not underflow
     np.testing.assert_allclose(attn.step(both)[0], attn.step(Y), rtol=4 * EPS)
     np.testing.assert_allclose(attn.step(both)[1], attn.step(Y / 50), rtol=4 * EPS, atol=4 * EPS)
-    lowest = np.linalg.eigvals(A).real.min()
+
+
+@pytest.mark.parametrize(("y", "m"), FAR.values(), ids=FAR)
+def test_max_alpha_agrees_with_weights_that_underflow(y, m):
+    Y, attn = np.array(y)[:, None], AttentionEnergy(pair_weights=np.array(m, dtype=float))
+    lowest = np.linalg.eigvals(attn.weights(Y)).real.min()
     assert 1 - 2 / attn.max_alpha(Y) == pytest.approx(lowest, abs=1e-12)
 
 
@@ -435,34 +451,52 @@ FAR_OUT = {
 }
 
 
-@pytest.mark.parametrize("Y", FAR_OUT.values(), ids=FAR_OUT)
-def test_overflow_gives_the_limit_without_nan_or_warning(Y, rho):
-    Y, attn = np.array(Y), AttentionEnergy(rho=rho)
+@pytest.fixture(params=FAR_OUT.values(), ids=FAR_OUT)
+def far_out(request):
+    """Tokens, and their z with overflow to infinity."""
+    Y = np.array(request.param)
     with np.errstate(all="ignore"):
-        Z = np.array([[0.5 * np.sum((a - b) ** 2) for b in Y] for a in Y])
+        return Y, np.array([[0.5 * np.sum((a - b) ** 2) for b in Y] for a in Y])
+
+
+def test_the_energy_far_out_is_its_limit(far_out, rho):
+    Y, Z = far_out
     limit = {"exp": 0.0, "geman_mcclure": 1.0, "epanechnikov": 0.5, "truncated": 1.0}.get(rho, np.inf)
-    pairs = list(itertools.combinations(range(len(Y)), 2))
-    if any(np.isinf(Z[i, j]) for i, j in pairs) and np.isinf(limit):
-        assert attn.value(Y) == np.inf
-    else:
-        value = PENALTIES[rho].value
-        expected = sum(limit if np.isinf(Z[i, j]) else float(value(np.array([Z[i, j]]))[0]) for i, j in pairs)
-        assert attn.value(Y) == pytest.approx(expected, rel=8 * EPS)
+    value, pairs = PENALTIES[rho].value, list(itertools.combinations(range(len(Y)), 2))
+    terms = [limit if np.isinf(Z[pair]) else float(value(Z[pair].reshape(1))[0]) for pair in pairs]
+    assert AttentionEnergy(rho=rho).value(Y) == pytest.approx(sum(terms), rel=8 * EPS)
+
+
+def test_weights_and_steps_far_out_are_finite(far_out, rho):
+    Y, Z = far_out
+    attn = AttentionEnergy(rho=rho)
     A = attn.weights(Y)
     assert np.isfinite(A).all()
     np.testing.assert_allclose(A.sum(axis=1), 1.0, rtol=8 * EPS)
     if rho != "linear":
         assert (A[np.isinf(Z)] == 0).all()
-    # A Y in scaled numbers; right to 1e-12 of the spread
-    expected = (A @ (Y / 2.0**10)) * 2.0**10
-    step = attn.step(Y)
+    step, expected = attn.step(Y), (A @ (Y / 2.0**10)) * 2.0**10  # scaled, so that nothing overflows
+    # right to 1e-12 of the spread; halved, so that this does not overflow either
     assert (np.abs(step / 2 - expected / 2) <= 1e-12 * np.abs(Y).max() + np.abs(Y) * EPS).all()
     if rho != "linear" and np.isinf(Z[~np.eye(len(Y), dtype=bool)]).all():
         np.testing.assert_array_equal(step, Y)
-        np.testing.assert_array_equal(np.abs(attn.gradient(Y)), np.zeros_like(Y))
-    assert not np.isnan(attn.gradient(Y)).any()
-    assert not np.isnan(attn.max_alpha(Y))
+    np.testing.assert_array_equal(attn.step(Y, 0.0), Y)
+
+
+def test_the_gradient_far_out_is_its_limit(far_out, rho):
+    Y, Z = far_out
+    gradient = AttentionEnergy(rho=rho).gradient(Y)
+    assert not np.isnan(gradient).any()
+    if rho != "linear" and np.isinf(Z[~np.eye(len(Y), dtype=bool)]).all():
+        np.testing.assert_array_equal(np.abs(gradient), np.zeros_like(Y))
+
+
+def test_the_majorizer_far_out_touches(far_out, rho):
+    attn, Y = AttentionEnergy(rho=rho), far_out[0]
     assert attn.majorizer(Y, Y) == attn.value(Y)
+    assert not np.isnan(attn.majorizer(Y * 0, Y))
+    assert not np.isnan(attn.majorizer(Y, Y * 0))
+    assert not np.isnan(attn.max_alpha(Y))
 
 
 @pytest.mark.parametrize("W", [1e200, 1e308, 1e-200, 1e-308])
@@ -485,10 +519,13 @@ def test_the_scale_of_the_pair_weights_does_not_matter_to_attention(scale, rho):
     )
 
 
-def test_a_penalty_that_is_not_real_out_there_is_refused_and_not_nan(refused):
+def test_a_slope_that_is_infinite_out_there_is_refused(refused):
     derivative = Rho("pole", lambda z: z, lambda z: np.where(z < 1, 1.0, np.inf))
     with refused(ValueError, "rho: expected a finite derivative, 'pole' has another at z = 12.5"):
         AttentionEnergy(rho=derivative).step([[0.0], [5.0]])
+
+
+def test_a_value_that_is_not_real_out_there_is_refused_and_not_nan(refused):
     value = AttentionEnergy(rho="log(1 + z - z**2)")  # slope 1 at 0, not real beyond 1.618, its derivative is finite
     assert value.value([[0.0], [0.5]]) == pytest.approx(np.log(1 + 0.125 - 0.125**2), rel=4 * EPS)
     with refused(ValueError, "rho: "):
@@ -512,7 +549,9 @@ def test_bad_tokens(call, bad_array, refused):
 @pytest.mark.parametrize("call", TAKES_TOKENS.values(), ids=TAKES_TOKENS)
 def test_tokens_of_the_wrong_shape(call, refused):
     for Y in (1.0, [], [1.0, 2.0]):
-        with refused(ValueError, rf"Y: expected shape \(\.\.\., n, d\), .*, got shape \({np.size(Y) if np.ndim(Y) else ''}"):
+        with refused(
+            ValueError, rf"Y: expected shape \(\.\.\., n, d\), .*, got shape \({np.size(Y) if np.ndim(Y) else ''}"
+        ):
             call(AttentionEnergy(), Y)
     with refused(ValueError, r"Y: expected shape \(\.\.\., n, 2\), .*, got shape \(3, 3\)"):
         AttentionEnergy(np.eye(2)).value(np.ones((3, 3)))

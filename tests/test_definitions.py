@@ -34,6 +34,10 @@ def relu(v, alpha):
     return max(v, 0)
 
 
+def one(z):
+    return 1
+
+
 def half_square(y):
     return y * y / 2
 
@@ -144,7 +148,7 @@ def test_every_definition_is_tried():
         (D.attention_energy([[0], [1], [3]], [[1]], lambda z: z, [[9, 1, 2], [1, 9, 3], [2, 3, 9]]), 15.5),
         (D.attention_step([[0], [1], [3], [4]], [[1]], lambda z: 1, D.ones(4), 0.5), [[1], [1.5], [2.5], [3]]),
         # a row without weight stays, even beside rows that move
-        (D.attention_step([[0], [1], [3]], [[1]], lambda z: 1, [[1, 1, 0], [1, 1, 0], [0, 0, 0]], 1), [[0.5], [0.5], [3]]),
+        (D.attention_step([[0], [1], [3]], [[1]], one, [[1, 1, 0], [1, 1, 0], [0] * 3], 1), [[0.5], [0.5], [3]]),
         (D.attention_gradient([[0], [1], [3]], [[2]], lambda z: 1, D.ones(3)), [[-16], [-4], [20]]),
         (D.data_energy([[1, 2]], [[0, 0]], 3), 7.5),
         # s d + λ = 0: nothing to divide by
@@ -156,9 +160,9 @@ def test_every_definition_is_tried():
         (D.feedforward_step([[1, 2]], [[0, 1], [0, 0]], [[0, 0]], lambda v, alpha: v, 1), [[-1, -0.5]]),
         (D.prox_objective(1, 3, abs, 0.25), 2.25),
         # M = s d + ½ h = 1 · 1 + ½ · 2 = 2, gradient 0 + (2 · 4 − 2) = 6
-        (D.joint_step([[4]], [[1]], lambda z: 1, [[1]], [[1]], [[2]], lambda v, alpha: (v, alpha), 1, 2), [[(1, 0.5)]]),
+        (D.joint_step([[4]], [[1]], lambda z: 1, [[1]], [[1]], [[2]], lambda v, a: (v, a), 1, 2), [[(1, 0.5)]]),
         # the prox is told 1 / M, here 1 / (3 · 1 + ½ · 2)
-        (D.joint_step([[4]], [[1]], lambda z: 1, [[1]], [[1]], [[0]], lambda v, alpha: (v, alpha), 3, 2), [[(2, 0.25)]]),
+        (D.joint_step([[4]], [[1]], lambda z: 1, [[1]], [[1]], [[0]], lambda v, a: (v, a), 3, 2), [[(2, 0.25)]]),
         # M = 0, and a negative h does not count
         (D.joint_step([[4]], [[0]], lambda z: 1, [[1]], [[-3]], [[2]], lambda v, alpha: 99, 0, -2), [[4]]),
         (D.truncated_share([1, 2], [2, 1]), 0.6),
@@ -215,10 +219,11 @@ class Rho(sympy.Function):
 
 
 def symbols(name, rows, columns, symmetric=False):
-    return [
-        [sympy.Symbol(f"{name}{min(i, j)}{max(i, j)}" if symmetric else f"{name}{i}{j}", real=True) for j in range(columns)]
-        for i in range(rows)
-    ]  # fmt: skip
+    def symbol(i, j):
+        i, j = sorted((i, j)) if symmetric else (i, j)
+        return sympy.Symbol(f"{name}{i}{j}", real=True)
+
+    return [[symbol(i, j) for j in range(columns)] for i in range(rows)]
 
 
 def assert_gradient(energy, Y, gradient):

@@ -30,6 +30,7 @@ def inside(activation, *shape, seed=0):
 def test_against_fifty_digits(activation, B, exact):
     sigma, Y = ACTIVATIONS[activation], inside(activation, 4, 3)
     ffn, full = FeedForwardEnergy(WF, B, activation), np.broadcast_to(B, (4, 3))
+
     # φ and the prox are tested against theirs in test_activation.py; here they are taken as they are
     def phi(y):
         return float(sigma.penalty(np.array([float(y)]))[0])
@@ -66,7 +67,7 @@ def test_by_hand():
     np.testing.assert_array_equal(ffn.step([[1, 2]]), [[-1.0, -0.5]])
     np.testing.assert_array_equal(ffn.step([[1, 2]], 0.5), [[0.0, 0.75]])
     np.testing.assert_array_equal(ffn.gradient([[1, 2]]), [[2.0, 2.5]])
-    assert ffn.value([[1, 2]]) == 4.5  # ½ · 2 · 1 · 2 · ½ · 2 + ½ (1 + 4)
+    assert ffn.value([[1, 2]]) == 3.5  # ½ · (1 · 1 · 2) + ½ (1 + 4)
     np.testing.assert_array_equal(FeedForwardEnergy([[0, 1], [0, 0]]).step([[1, 2]]), [[0.0, 0.0]])
     assert (ffn.curvature, ffn.max_alpha) == (1.5, pytest.approx(4 / 3))
     np.testing.assert_array_equal(ffn.half_curvature([[1, 2], [3, 4]]), [0.75, 0.75])

@@ -107,15 +107,22 @@ def test_neither_term_moves_nothing():
 # ------------------------------------------------------------------------------------------------ shapes
 
 
-@pytest.mark.parametrize("X", [0.0, 1, np.float32(0.5), random(4, 2), random(1, 2), random(4, 1), random(3, 4, 2), random(2, 1, 4, 2)],
-                         ids=lambda X: str(np.shape(X)))  # fmt: skip
+SHAPES = [(4, 2), (1, 2), (4, 1), (3, 4, 2), (2, 1, 4, 2)]
+
+
+@pytest.mark.parametrize("X", [0.0, 1, np.float32(0.5), *(random(*s) for s in SHAPES)], ids=lambda X: str(np.shape(X)))
 def test_X_broadcasts_and_a_batch_is_a_loop(X):
     Y = random(2, 3, 4, 2)
     attn = AttentionEnergy(random(2, 2, seed=2))
     energy, full = ResidualAttentionEnergy(attn, X, 0.7), np.broadcast_to(X, Y.shape)
     for method in ("value", "data_value", "gradient", "step", "half_curvature"):
         batch = getattr(energy, method)(Y)
-        loop = np.stack([[getattr(ResidualAttentionEnergy(attn, full[i, j], 0.7), method)(Y[i, j]) for j in range(3)] for i in range(2)])
+        loop = np.stack(
+            [
+                [getattr(ResidualAttentionEnergy(attn, full[i, j], 0.7), method)(Y[i, j]) for j in range(3)]
+                for i in range(2)
+            ]
+        )
         np.testing.assert_allclose(batch, loop, rtol=1e-13, atol=1e-14)  # fmt: skip
 
 
@@ -164,6 +171,10 @@ def test_overflow_of_the_squared_distance_to_X_is_infinite_without_nan_or_warnin
     energy, Y = ResidualAttentionEnergy(AttentionEnergy(rho=rho)), np.array([[1e200], [0.0], [-1e200]])
     assert energy.data_value(Y) == np.inf
     assert energy.value(Y) == np.inf
+
+
+def test_the_step_from_far_out_is_finite(rho):
+    energy, Y = ResidualAttentionEnergy(AttentionEnergy(rho=rho)), np.array([[1e200], [0.0], [-1e200]])
     for alpha in (0.5, 1.0):
         step = energy.step(Y, alpha)
         assert np.isfinite(step).all()
@@ -221,5 +232,9 @@ def test_bad_tokens(method, bad_array, refused):
     Y, error, came = bad_array
     with refused(error, f"Y: expected .*, got .*{came}"):
         getattr(ResidualAttentionEnergy(AttentionEnergy()), method)(Y)
+
+
+@pytest.mark.parametrize("method", ["value", "gradient", "step", "half_curvature"])
+def test_tokens_of_the_wrong_width(method, refused):
     with refused(ValueError, r"Y: expected shape \(\.\.\., n, 2\), .*, got shape \(3, 1\)"):
-        getattr(ResidualAttentionEnergy(AttentionEnergy(np.eye(2))), "step" if method == "data_value" else method)(np.ones((3, 1)))  # fmt: skip
+        getattr(ResidualAttentionEnergy(AttentionEnergy(np.eye(2))), method)(np.ones((3, 1)))

@@ -21,6 +21,9 @@ Jet = list[Interval]
 ALL = iv.mpf(["-inf", "inf"])
 DIGITS = 50  # what a refutation is confirmed with
 _ZERO = iv.mpf(0)
+_UNIT = iv.mpf([-1, 1])
+STRICT = sympy.StrictLessThan | sympy.StrictGreaterThan
+_INFINITY = iv.mpf("inf")
 _HUGE = 10**6  # exp beyond this is enclosed without computing it
 
 
@@ -46,6 +49,14 @@ def number(value: Any) -> Interval:
     return iv.mpf(int(p)) / int(q)
 
 
+def fraction(x: Any) -> Fraction:
+    return Fraction(int(x.p), int(x.q)) if isinstance(x, sympy.Rational) else Fraction(x)
+
+
+def rational(x: Fraction) -> sympy.Rational:
+    return sympy.Rational(x.numerator, x.denominator)
+
+
 def hull(lo: Any, hi: Any) -> Interval:
     """[lo, hi] for rational lo and rational or infinite hi."""
     return iv.mpf([number(lo).a, "inf" if hi == sympy.oo else number(hi).b])
@@ -63,7 +74,7 @@ def constant_sign(value: sympy.Expr) -> int | None:
     with precision(DIGITS):
         try:
             found = sign(number(value))
-        except Undefined:
+        except (Undefined, NotImplementedError):
             return None
     return 0 if found is None and sympy.expand(value) == 0 else found
 
@@ -115,11 +126,25 @@ def jet(expr: sympy.Expr, symbol: sympy.Symbol, at: Interval, order: int) -> Jet
             return _FUNCTIONS[type(e)](of(e.args[0]))
         raise NotImplementedError(f"no enclosure of {type(e).__name__}")
 
+    touching = False  # whether the end of a piece is in ``at``
+
+    def compare(gap: Any, strict: bool) -> bool | None:
+        nonlocal touching
+        size = of(gap)[0]
+        touching |= bool(size.a <= 0 <= size.b)
+        if strict:
+            return True if size.a > 0 else False if size.b <= 0 else None
+        return True if size.a >= 0 else False if size.b < 0 else None
+
     def piecewise(e: Any) -> Jet:
+        nonlocal touching
+        before, touching = touching, False
         for value, condition in e.args:
-            holds = _decide(condition, of)
+            holds = truth(condition, compare)
             if holds:
-                return of(value)
+                result = [of(value)[0], *[ALL] * order] if touching else of(value)
+                touching = before
+                return result
             if holds is None:
                 break
         return [ALL] * (order + 1)
@@ -127,13 +152,24 @@ def jet(expr: sympy.Expr, symbol: sympy.Symbol, at: Interval, order: int) -> Jet
     return of(expr)
 
 
-def _decide(condition: Any, of: Callable[[Any], Jet]) -> bool | None:
+def truth(condition: Any, compare: Callable[[Any, bool], bool | None]) -> bool | None:
+    """Whether a condition of a Piecewise holds; ``compare`` decides gap > 0 (strict) and gap ≥ 0."""
     if condition in (sympy.true, sympy.false):
         return bool(condition)
-    gap = of(condition.gts)[0] - of(condition.lts)[0]
-    if isinstance(condition, sympy.StrictLessThan | sympy.StrictGreaterThan):
-        return True if gap.a > 0 else False if gap.b <= 0 else None
-    return True if gap.a >= 0 else False if gap.b < 0 else None
+    if isinstance(condition, STRICT | sympy.LessThan | sympy.GreaterThan):
+        return compare(condition.gts - condition.lts, isinstance(condition, STRICT))
+    parts = (
+        [truth(part, compare) for part in condition.args] if isinstance(condition, sympy.logic.boolalg.Boolean) else []
+    )
+    if isinstance(condition, sympy.And):
+        return False if False in parts else None if None in parts else True
+    if isinstance(condition, sympy.Or):
+        return True if True in parts else None if None in parts else False
+    if isinstance(condition, sympy.Not):
+        return None if parts[0] is None else not parts[0]
+    if isinstance(condition, sympy.ITE):
+        return None if parts[0] is None else parts[1] if parts[0] else parts[2]
+    raise NotImplementedError(f"a condition of type {type(condition).__name__}")
 
 
 def _times(a: Interval, b: Interval) -> Interval:
@@ -153,8 +189,13 @@ def _product(u: Jet, v: Jet) -> Jet:
 
 
 def _pad(value: Interval) -> Interval:
-    error = iv.mpf(2) ** (8 - iv.prec)
-    return value + value * iv.mpf([-error.b, error.b])
+    wider = 1 + _UNIT * iv.mpf(2) ** (8 - iv.prec)
+    return iv.mpf([(value.a * wider).a, (value.b * wider).b])
+
+
+def _clip(value: Interval) -> Interval:
+    """What of it lies in [−1, 1]."""
+    return iv.mpf([max(value.a, _UNIT.a).a, min(value.b, _UNIT.b).b])
 
 
 def _integrated(start: Interval, slope: Jet, u: Jet) -> Jet:
@@ -167,9 +208,10 @@ def _integrated(start: Interval, slope: Jet, u: Jet) -> Jet:
 
 def _exp(u: Jet) -> Jet:
     lo, hi = u[0].a, u[0].b
-    low = iv.exp(min(lo, iv.mpf(_HUGE)).a) if lo >= -_HUGE else _ZERO
-    high = iv.exp(max(hi, iv.mpf(-_HUGE)).b) if hi <= _HUGE else iv.mpf("inf")
-    result = [_pad(iv.mpf([low.a, high.b])) if hi <= _HUGE else iv.mpf([(low - low / 2**40).a, "inf"])]
+    low = iv.exp(min(lo, iv.mpf(_HUGE))) if lo >= -_HUGE else _ZERO
+    high = iv.exp(max(hi, iv.mpf(-_HUGE))) if hi <= _HUGE else _INFINITY
+    exact = lo == hi == 0
+    result = [iv.mpf(1) if exact else iv.mpf([_pad(low).a, _pad(high).b])]
     for k in range(1, len(u)):
         result.append(_dot([u[j] * j for j in range(1, k + 1)], result[k - 1 :: -1]) / k)
     return result
@@ -179,8 +221,7 @@ def _log(u: Jet) -> Jet:
     if u[0].b <= 0:
         raise Undefined("log of a number that is not positive")
     if u[0].a <= 0:
-        high = iv.mpf("inf") if u[0].b == "inf" else _pad(iv.log(u[0].b)) + iv.mpf([0, 2]) ** -iv.prec
-        return [iv.mpf(["-inf", high.b]), *[ALL] * (len(u) - 1)]
+        return [iv.mpf(["-inf", _pad(iv.log(u[0].b)).b]), *[ALL] * (len(u) - 1)]
     result = [_pad(iv.log(u[0]))]
     for k in range(1, len(u)):
         inner = _dot([result[j] * j for j in range(1, k)], [u[k - j] for j in range(1, k)])
@@ -199,8 +240,7 @@ def _power(u: Jet, p: sympy.Rational) -> Jet:
         if base.a == base.b == 0:
             raise Undefined("division by zero")
         if base.a <= 0 <= base.b:
-            positive_even = int(p) % 2 == 0
-            return [iv.mpf([0, "inf"]) if positive_even else ALL, *[ALL] * (len(u) - 1)]
+            return [iv.mpf([0, "inf"]) if base.a == 0 or p.p % 2 == 0 else ALL, *[ALL] * (len(u) - 1)]
         first = base ** int(p)
     else:
         if base.b < 0 or (base.b == 0 and p < 0):
@@ -208,10 +248,10 @@ def _power(u: Jet, p: sympy.Rational) -> Jet:
         if base.a <= 0:
             if p < 0:
                 return [iv.mpf([0, "inf"]), *[ALL] * (len(u) - 1)]
-            top = _pad(iv.exp(number(p) * iv.log(base.b))).b if base.b > 0 and base.b != "inf" else base.b
+            top = _exp([number(p) * iv.log(base.b)])[0].b if base.b > 0 else base.b
             return [iv.mpf([0, top]), *[ALL] * (len(u) - 1)]
         first = iv.sqrt(base) if p == sympy.Rational(1, 2) else _exp([number(p) * iv.log(base)])[0]
-    result, exponent = [_pad(first)], number(p)
+    result, exponent = [first if abs(p) <= 2 and p.q == 1 else _pad(first)], number(p)
     for k in range(1, len(u)):
         weights = [_times(exponent * j - (k - j), u[j]) for j in range(1, k + 1)]
         result.append(_dot(weights, result[k - 1 :: -1]) / base / k)
@@ -220,7 +260,7 @@ def _power(u: Jet, p: sympy.Rational) -> Jet:
 
 def _tanh(u: Jet) -> Jet:
     lo, hi = (_tanh_at(end) for end in (u[0].a, u[0].b))
-    result = [iv.mpf([max(lo.a, iv.mpf(-1)).a, min(hi.b, iv.mpf(1)).b])]
+    result = [_clip(iv.mpf([lo.a, hi.b]))]
     square: Jet = []
     for k in range(1, len(u)):
         # (1 − f²) so far; its first coefficient as 1/cosh², which is tight
@@ -230,8 +270,8 @@ def _tanh(u: Jet) -> Jet:
 
 
 def _tanh_at(end: Interval) -> Interval:
-    if end.a < 0:
-        return -_tanh_at(-end)
+    if end.a <= 0:
+        return -_tanh_at(-end) if end.a < 0 else _ZERO
     decay = _exp([-2 * end])[0]
     return _pad((1 - decay) / (1 + decay))
 
@@ -258,9 +298,8 @@ def _erf(u: Jet) -> Jet:
 
 
 def _sin_cos(u: Jet) -> tuple[Jet, Jet]:
-    if abs(u[0]).b > 10**30:
-        return ([iv.mpf([-1, 1]), *[ALL] * (len(u) - 1)],) * 2 if len(u) > 1 else ([iv.mpf([-1, 1])],) * 2
-    sin, cos = [_pad(iv.sin(u[0]))], [_pad(iv.cos(u[0]))]
+    far = abs(u[0]).b > 10**30
+    sin, cos = ([_UNIT if far else _clip(_pad(f(u[0])))] for f in (iv.sin, iv.cos))
     for k in range(1, len(u)):
         weights = [u[j] * j for j in range(1, k + 1)]
         s, c = _dot(weights, cos[k - 1 :: -1]) / k, -_dot(weights, sin[k - 1 :: -1]) / k
@@ -306,8 +345,7 @@ def prove(
 
     Returns (reached, suspect): it holds on [lo, reached]; ``suspect`` is a point where it surely fails, or None.
     """
-    ends = [Fraction(int(lo.p), int(lo.q)) if isinstance(lo, sympy.Rational) else Fraction(lo)]
-    last = None if hi == sympy.oo else Fraction(int(hi.p), int(hi.q))
+    ends, last = [fraction(lo)], None if hi == sympy.oo else fraction(hi)
     for power in range(-1, 41):
         end = ends[0] + 2**power if power >= 0 else ends[0] + Fraction(1, 2)
         if last is not None and end >= last:
@@ -340,7 +378,7 @@ def _sign_on(expr: Any, symbol: Any, k: int, want: int, a: Any, b: Any) -> tuple
     if value.a >= 0 or value.b < 0:
         return bool(value.a >= 0), bool(value.b < 0)
     slope = want * jets[k + 1] * (k + 1)
-    if slope.a == "-inf" and slope.b == "inf":
+    if slope.a == -_INFINITY and slope.b == _INFINITY:
         return False, False
     for end, step in ((a, hull(0, b if b == sympy.oo else b - a)), (b, None if b == sympy.oo else -hull(0, b - a))):
         if step is None or (end is a and b == sympy.oo and slope.a < 0):

@@ -54,7 +54,9 @@ class Counterexample:
 
     def snippet(self) -> str:
         """Python that shows the rise, to be pasted."""
-        arguments = [f"rho={self.rho.name if self.rho.formula is None else repr(self.rho.formula)}"]
+        values = "".join(f", {name}={value!r}" for name, value in self.rho.parameters)
+        rho = self.rho.name if self.rho.formula is None else repr(self.rho.formula)
+        arguments = [f"rho=refimpl.get_rho({rho}{values})" if values else f"rho={rho}"]
         if self.W is not None:
             arguments.insert(0, f"W={strategies.written(self.W)}")
         if self.m is not None:
