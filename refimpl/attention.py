@@ -121,11 +121,11 @@ class AttentionEnergy:
 
     def step_decrease(self, Y: ArrayLike, alpha: float = 1.0) -> Any:
         """½ Tr S Δᵀ (2 D / α − L) Δ with Δ = Y⁺ − Y, shape (...): for concave ρ the step lowers E by at least this."""
-        tokens, alpha = self._read(Y)[0], read_number(alpha, "alpha", "(0, inf)")
+        tokens, alpha = self._read(Y)[0], read_number(alpha, "alpha", "[0, inf)")
         Delta = self.step(tokens, alpha) - tokens
         Gamma = self._kernel(self._distances(tokens))
         moved = Delta if self.W is None else Delta @ self.W
-        along = (2 / alpha - 1) * Gamma.sum(axis=-1)[..., None] * moved + Gamma @ moved
+        along = (2 / alpha - 1 if alpha else 0.0) * Gamma.sum(axis=-1)[..., None] * moved + Gamma @ moved
         return 0.5 * (moved * along).sum(axis=(-2, -1))
 
     def max_alpha(self, Y: ArrayLike) -> Any:
@@ -164,16 +164,14 @@ class AttentionEnergy:
         tokens, dtype = read_tokens(Y, None if self.W is None else self.W.shape[0], name)
         m, n = self.pair_weights, tokens.shape[-2]
         if m is not None:
-            expected = (*tokens.shape[:-2], n, n)
-            if (
-                m.ndim > len(expected)
-                or any(a not in (1, b) for a, b in zip(m.shape[-3::-1], expected[-3::-1], strict=False))
-                or m.shape[-1] != n
-            ):
-                raise ValueError(
-                    f"pair_weights: expected shape ({n}, {n}) or {expected} for Y of shape {tokens.shape}, "
-                    f"got shape {m.shape}"
-                )
+            try:
+                np.broadcast_shapes(m.shape[:-2], tokens.shape[:-2])
+                fits = m.shape[-1] == n
+            except ValueError:
+                fits = False
+            if not fits:
+                expected = f"(..., {n}, {n}) for {n} tokens"
+                raise ValueError(f"pair_weights: expected shape {expected}, got shape {m.shape} for Y {tokens.shape}")
         return tokens, dtype
 
     def _distances(self, tokens: FloatArray) -> FloatArray:
@@ -193,7 +191,7 @@ class AttentionEnergy:
 
     def _kernel(self, Z: FloatArray) -> FloatArray:
         """Γ_ij = m_ij ρ'(z_ij)."""
-        Gamma = np.broadcast_to(np.asarray(self.rho.derivative(Z), dtype=np.float64), Z.shape)
+        Gamma = np.array(np.broadcast_to(self.rho.derivative(Z), Z.shape), dtype=np.float64)
         if not np.isfinite(Gamma).all():
             z = Z[~np.isfinite(Gamma)][0]
             raise ValueError(f"rho: expected a finite derivative, {self.rho.name!r} has another at z = {z:g}")

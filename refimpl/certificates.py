@@ -34,10 +34,11 @@ def gradient_norm(grad_f: ArrayLike, grad_g: ArrayLike, *, L_h: float, alpha: fl
     The bound is ½ α (‖∇h‖² − ‖∇f‖² + (1 − L_h α) ‖∇g‖²).
     """
     L_h, alpha = _read_smoothness(L_h, "L_h"), _read_step(alpha)
-    norm_f, norm_g, norm_h = _norms(grad_f, grad_g)
+    (f, g), e = _read(grad_f=grad_f, grad_g=grad_g)
+    norm_f, norm_g, norm_h = norm(f), norm(g), norm(f + g)
     margin = norm_h - norm_f
     decrease = 0.5 * alpha * (margin * (norm_h + norm_f) + (1 - L_h * alpha) * norm_g**2)
-    return Certificate((margin >= 0) & (L_h * alpha <= 1), margin, decrease)
+    return _certificate(margin, e, decrease, 2 * e, L_h * alpha <= 1)
 
 
 def apollonius(
@@ -50,11 +51,12 @@ def apollonius(
     for C < 1, a half-space for C = 1, the outside of a ball that contains y_h for C > 1. Yang, Huang, Wipf (2022),
     section 4. The bound is ½ α (m_h² ‖y − y_h‖² − L_f² ‖y − y_f‖²).
     """
-    point, alpha = _read(y, "y"), _read_step(alpha)
     L_f, m_h, L_h = (_read_smoothness(L, name) for L, name in ((L_f, "L_f"), (m_h, "m_h"), (L_h, "L_h")))
-    near, far = L_f * norm(point - _read(y_f, "y_f")), m_h * norm(point - _read(y_h, "y_h"))
-    margin = far - near
-    return Certificate((margin >= 0) & (L_h * alpha <= 1), margin, 0.5 * alpha * margin * (far + near))
+    alpha = _read_step(alpha)
+    (point, near, far), e = _read(y=y, y_f=y_f, y_h=y_h)
+    to_f, to_h = L_f * norm(point - near), m_h * norm(point - far)
+    margin = to_h - to_f
+    return _certificate(margin, e, 0.5 * alpha * margin * (to_h + to_f), 2 * e, L_h * alpha <= 1)
 
 
 def prox_mapping(grad_f: ArrayLike, G: ArrayLike, *, L_h: float, alpha: float) -> Certificate:
@@ -63,17 +65,20 @@ def prox_mapping(grad_f: ArrayLike, G: ArrayLike, *, L_h: float, alpha: float) -
     It guarantees (h + φ)(y⁺) ≤ (h + φ)(y); the bound is α ‖G‖ times the margin.
     """
     L_h, alpha = _read_smoothness(L_h, "L_h"), _read_step(alpha)
-    norm_f, norm_G = norm(_read(grad_f, "grad_f")), norm(_read(G, "G"))
-    margin = (1 - 0.5 * L_h * alpha) * norm_G - norm_f
-    return Certificate(margin >= 0, margin, alpha * norm_G * margin)
+    (f, mapping), e = _read(grad_f=grad_f, G=G)
+    norm_G = norm(mapping)
+    margin = (1 - 0.5 * L_h * alpha) * norm_G - norm(f)
+    return _certificate(margin, e, alpha * norm_G * margin, 2 * e)
 
 
 def truncated_share(y: ArrayLike, xi: ArrayLike) -> Any:
     """κ = Σ_{|ξ_i| > |y_i|} (ξ_i² − y_i²) / ‖ξ‖², shape (...): the share of the step ξ that ReLU can cut off."""
-    v, x = np.abs(_read(y, "y")), np.abs(_read(xi, "xi"))
+    point, step = (read_array(array, name, _SHAPE, ndim=2) for array, name in ((y, "y"), (xi, "xi")))
+    _require_one_shape(y=point, xi=step)
+    v, x = np.abs(point), np.abs(step)
     largest = x.max(axis=(-2, -1), keepdims=True, initial=0.0)
-    largest = np.where(largest == 0, 1.0, largest)  # scaled, so that squares neither overflow nor vanish
-    v, x = v / largest, x / largest
+    largest = np.where(largest == 0, 1.0, largest)
+    v, x = np.minimum(v, largest) / largest, x / largest  # so that squares neither overflow nor vanish
     cut = np.where(x > v, (x - v) * (x + v), 0.0).sum(axis=(-2, -1))
     total = (x * x).sum(axis=(-2, -1))
     return cut / np.where(total == 0, 1.0, total)
@@ -85,15 +90,19 @@ def truncation(y: ArrayLike, grad_f: ArrayLike, grad_g: ArrayLike, *, L_h: float
     κ is ``truncated_share(y, α ∇g)`` and h is L_h-smooth. Yang, Huang, Wipf (2022), section 4. The bound is ½ α times
     the margin. Raises ``ValueError`` for negative entries of y, where ReLU's energy is infinite.
     """
-    point, alpha, L_h = _read(y, "y"), _read_step(alpha), _read_smoothness(L_h, "L_h")
+    L_h, alpha = _read_smoothness(L_h, "L_h"), _read_step(alpha)
+    point = read_array(y, "y", _SHAPE, ndim=2)
     if (point < 0).any():
         raise ValueError(f"y: expected non-negative entries, got {point[point < 0][0]}")
-    norm_f, norm_g, norm_h = _norms(grad_f, grad_g)
-    kappa = truncated_share(point, alpha * _read(grad_g, "grad_g"))
-    margin = (
-        (norm_h - norm_f) * (norm_h + norm_f) + (1 - L_h * alpha) * norm_g**2 - 2 * np.sqrt(kappa) * norm_h * norm_g
-    )
-    return Certificate(margin >= 0, margin, 0.5 * alpha * margin)
+    (f, g), e = _read(grad_f=grad_f, grad_g=grad_g)
+    _require_one_shape(y=point, grad_g=g)
+    with np.errstate(over="ignore"):
+        room = np.minimum(np.ldexp(point, -e[..., None, None]) / alpha, 2.0)  # entries of g are at most 1
+    kappa = truncated_share(room, g)
+    norm_f, norm_g, norm_h = norm(f), norm(g), norm(f + g)
+    change = (norm_h - norm_f) * (norm_h + norm_f)
+    margin = change + (1 - L_h * alpha) * norm_g**2 - 2 * np.sqrt(kappa) * norm_h * norm_g
+    return _certificate(margin, 2 * e, 0.5 * alpha * margin, 2 * e)
 
 
 def attention_metric(
@@ -103,22 +112,51 @@ def attention_metric(
 
     The bound is the margin.
     """
-    tokens, gradient = read_tokens(Y, None)[0], _read(grad_f, "grad_f")
+    if not isinstance(attention, AttentionEnergy):
+        raise TypeError(f"attention: expected a refimpl.AttentionEnergy, got {type(attention).__name__}")
     L_f, alpha = _read_smoothness(L_f, "L_f"), _read_step(alpha)
-    Delta = attention.step(tokens, alpha) - tokens
-    linear = (gradient * Delta).sum(axis=(-2, -1)) + 0.5 * L_f * (Delta * Delta).sum(axis=(-2, -1))
-    margin = attention.step_decrease(tokens, alpha) - linear
+    tokens, f = read_tokens(Y, None)[0], read_array(grad_f, "grad_f", _SHAPE, ndim=2)
+    _require_one_shape(Y=tokens, grad_f=f)
+    with np.errstate(over="ignore", invalid="ignore"):
+        Delta = attention.step(tokens, alpha) - tokens
+        linear = (f * Delta).sum(axis=(-2, -1)) + 0.5 * L_f * (Delta * Delta).sum(axis=(-2, -1))
+        margin = attention.step_decrease(tokens, alpha) - linear
     return Certificate(margin >= 0, margin, margin)
 
 
-def _norms(grad_f: ArrayLike, grad_g: ArrayLike) -> tuple[Any, Any, Any]:
-    """‖∇f‖, ‖∇g‖ and ‖∇h‖ = ‖∇f + ∇g‖."""
-    f, g = _read(grad_f, "grad_f"), _read(grad_g, "grad_g")
-    return norm(f), norm(g), norm(f + g)
+_SHAPE = "(..., n, d)"
 
 
-def _read(value: ArrayLike, name: str) -> FloatArray:
-    return read_array(value, name, "(..., n, d)", ndim=2)
+def _read(**arrays: ArrayLike) -> tuple[list[FloatArray], Any]:
+    """The arrays over 2^e, which brings their largest entry to 1, and e (...): squares neither overflow nor vanish.
+
+    What the certificates compare is homogeneous, so this changes no comparison.
+    """
+    read = {name: read_array(array, name, _SHAPE, ndim=2) for name, array in arrays.items()}
+    _require_one_shape(**read)
+    together = np.broadcast_arrays(*read.values())
+    largest = np.max([np.abs(array).max(axis=(-2, -1), initial=0.0) for array in together], axis=0)
+    e = np.frexp(largest)[1]
+    return [np.ldexp(array, -e[..., None, None]) for array in together], e
+
+
+def _require_one_shape(**arrays: FloatArray) -> None:
+    """Tokens and gradients are taken at one point: their last two axes agree, and their leading axes broadcast."""
+    (first, reference), *others = arrays.items()
+    for name, array in others:
+        try:
+            np.broadcast_shapes(reference.shape[:-2], array.shape[:-2])
+            fits = array.shape[-2:] == reference.shape[-2:]
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"{name}: expected the shape of {first}, {reference.shape}, got shape {array.shape}")
+
+
+def _certificate(margin: Any, margin_exponent: Any, decrease: Any, exponent: Any, also: Any = True) -> Certificate:
+    """The certificate of a margin and a bound that were computed on scaled arrays."""
+    with np.errstate(over="ignore", under="ignore"):
+        return Certificate((margin >= 0) & also, np.ldexp(margin, margin_exponent), np.ldexp(decrease, exponent))
 
 
 def _read_smoothness(value: float, name: str) -> float:

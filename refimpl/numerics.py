@@ -24,7 +24,10 @@ _BLOCK = 1 << 17
 _LARGE_EXPONENT = 400
 
 
-_KINDS = {"c": "complex numbers", "U": "text", "S": "bytes", "O": "Python objects"}
+def _described(array: NDArray[Any]) -> str:
+    if array.dtype == object:
+        return f"{type(array.flat[0]).__name__} objects"
+    return "text" if array.dtype.kind == "U" else str(array.dtype)
 
 
 def read_array(value: ArrayLike, name: str, shape: str, ndim: int | None = None) -> FloatArray:
@@ -38,8 +41,7 @@ def read_array(value: ArrayLike, name: str, shape: str, ndim: int | None = None)
     except ValueError:
         raise ValueError(f"{name}: expected numbers of shape {shape}, got rows of different lengths") from None
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        got = _KINDS.get(array.dtype.kind) or str(array.dtype)
-        raise TypeError(f"{name}: expected real numbers (float64 or float32), got {got}")
+        raise TypeError(f"{name}: expected real numbers (float64 or float32), got {_described(array)}")
     if ndim is not None and array.ndim < ndim:
         raise ValueError(f"{name}: expected shape {shape}, got shape {array.shape}")
     array = array.astype(np.float64)

@@ -36,7 +36,8 @@ class ResidualAttentionEnergy:
     def __init__(self, attention: AttentionEnergy, X: ArrayLike = 0.0, lam: float = 1.0) -> None:
         if not isinstance(attention, AttentionEnergy):
             raise TypeError(f"attention: expected a refimpl.AttentionEnergy, got {type(attention).__name__}")
-        target = read_array(X, "X", "(..., n, d), or a number")
+        many = isinstance(X, list | tuple) or hasattr(X, "__array__")
+        target = read_array(X, "X", "(..., n, d), or a number") if many else np.asarray(read_number(X, "X"))
         if target.ndim == 1:
             raise ValueError(f"X: expected shape (..., n, d), or a number, got shape {target.shape}")
         target.setflags(write=False)

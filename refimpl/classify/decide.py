@@ -51,10 +51,14 @@ class Function:
         self.expr, self.symbol = expr, formula.symbol(variable)
         self.letter = {"z": "ρ", "x": "σ"}[variable]
         self.prover = rules.Prover(self.symbol)
+        self.pieces: list[pieces.Piece] | None = None
+        self.near: tuple[Fraction, ...] = ()  # where unnamed breakpoints are
         try:
-            self.pieces: list[pieces.Piece] | None = pieces.split(expr, self.symbol)
-        except (pieces.Unresolved, NotImplementedError, intervals.Undefined):
-            self.pieces = None
+            self.pieces = pieces.split(expr, self.symbol)
+        except pieces.Unresolved as error:
+            self.near = error.near
+        except (NotImplementedError, intervals.Undefined):
+            pass
         self.breaks = [p.lo for p in (self.pieces or [])[1:]]
 
     # --- sample points -----------------------------------------------------------------------------------------------
@@ -63,9 +67,9 @@ class Function:
         """Those with few digits first."""
         half = [Fraction(n) for n in (0, 1, 2, 3, 4, 5, 6, 8, 10, 20, 50, 100)]
         half += [Fraction(n, d) for n, d in ((1, 2), (3, 2), (5, 2), (1, 4), (3, 4), (1, 10), (1, 5), (1, 100))]
-        for b in self.breaks:
-            near = round(pieces.bounds(b)[0], 8)
-            half += [near + Fraction(s, d) for d in (2, 10, 100, 10**6) for s in (0, 1, -1)]
+        for b in (*self.near, *map(_rounded, self.breaks)):
+            half += [b + Fraction(s, 10**e) for e in (0, 1, 2, 6, 12, 18) for s in (0, 1, -1)]
+            half += [b + Fraction(s, 2) for s in (1, -1)]
         half += [Fraction(m) / 4 for m in range(1, 40)]
         half += [Fraction(m) * Fraction(10) ** e for e in range(-8, 9) for m in (1, 2, 3, 5, 7)]
         half += [Fraction(10) ** e for e in (-12, 10, 12, 15, 20)]
@@ -172,6 +176,10 @@ def _range(lo: Fraction, hi: Any, side: int) -> str:
     return "intervals on " + ("(−" if hi == sympy.oo else "[") + f"{far}, {near}]"
 
 
+def _rounded(b: sympy.Expr) -> Fraction:
+    return intervals.fraction(b) if b.is_Rational else round(pieces.bounds(b)[0], 8)
+
+
 def _halves(parts: Iterable[pieces.Piece], x: sympy.Symbol, k: int) -> Iterator[tuple[int, sympy.Expr, Fraction, Any]]:
     """Each piece as (side, h, lo, hi) on 0 ≤ lo < hi; on the left h(−x), signed for its k-th derivative."""
     for p in parts:
@@ -270,11 +278,11 @@ def _guard_holds(
 
 def slope_at_zero(f: Function) -> tuple[float | None, str | None]:
     """(ρ'(0+), None), or (None, why it is not finite), or (None, None) where that is not known."""
-    first = f.pieces[0].expr if f.pieces else f.expr
+    try:
+        first = f.pieces[0].expr if f.pieces else pieces.after(f.expr, f.symbol, sympy.Integer(0))
+    except pieces.Unresolved:
+        return None, None
     starts = not isinstance(f.samples[Fraction(0)], str)
-    if pieces.has_kinks(first):
-        found = f.samples.get(Fraction(0))
-        return (None, None) if found is None or isinstance(found, str) else _finite(found[1])
     slope = first.diff(f.symbol)
     with intervals.precision(intervals.DIGITS):
         for form in (slope, sympy.together(slope)) if starts else ():
@@ -417,7 +425,7 @@ def bernstein(f: Function) -> Verdict:
     """Whether ρ' is completely monotone on (0, ∞)."""
     if proof := f.prover.bernstein(f.expr):
         return proved(RULES, proof)
-    if witness := _not_smooth(f) or _wrong_order(f):
+    if witness := _not_smooth(f) or _wrong_order(f) or _wrong_difference(f):
         return refuted(witness)
     if f.pieces is not None and len(f.pieces) == 1 and _laplace(f.pieces[0].expr.diff(f.symbol), f.symbol):
         return proved(f"{SIGNS} of the inverse Laplace transform of ρ' (Bernstein–Widder)")
@@ -455,6 +463,20 @@ def _wrong_order(f: Function) -> str | None:
                     best = k, f"(−1)^k ρ^(k+1) = {sign} < 0 for k = {k} {f.at(x)}"
         if best:
             return best[1]
+    return None
+
+
+def _wrong_difference(f: Function) -> str | None:
+    """A negative third difference near a kink; those of a Bernstein function are not (its third derivative is not)."""
+    for near, step, back in itertools.product(f.near, (Fraction(1, 2), Fraction(1, 10), Fraction(1, 100)), range(1, 3)):
+        start = round(near, 2) - back * step
+        found = [f.jet(start + k * step, 0) for k in range(4)] if start > 0 else []
+        values = [j[0] for j in found if not isinstance(j, str)]
+        if len(values) == 4 and (difference := values[3] - 3 * values[2] + 3 * values[1] - values[0]).b < 0:
+            size = show.value(difference)
+            return (
+                f"the third difference of ρ, from z = {show.point(start)} in steps of {show.point(step)}, is {size} < 0"
+            )
     return None
 
 

@@ -19,7 +19,11 @@ _CANDIDATES = [sympy.Rational(n, 2) for n in range(-20, 21)]
 
 
 class Unresolved(Exception):
-    """No exact breakpoints found."""
+    """No exact breakpoints found; ``near`` are some that lack a name."""
+
+    def __init__(self, why: str, near: tuple[Fraction, ...] = ()) -> None:
+        super().__init__(why)
+        self.near = near
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def _isolated(gap: sympy.Expr, symbol: sympy.Symbol) -> list[sympy.Expr]:
             inside = intervals.hull(left[1], right[0])
             names = [r for r in candidates if intervals.sign(inside - side * intervals.number(r)) in (0, None)]
             if not names:
-                raise Unresolved("a breakpoint without a name")
+                raise Unresolved("a breakpoint without a name", (round(side * left[1], 6),))
             found.append(names[0])
     return found
 
@@ -181,14 +185,28 @@ def value_at(expr: sympy.Expr, symbol: sympy.Symbol, point: sympy.Expr) -> sympy
     return _resolve(expr, symbol, point).subs(symbol, point)
 
 
-def _resolve(expr: sympy.Expr, symbol: sympy.Symbol, point: sympy.Expr) -> sympy.Expr:
-    """The smooth expression that ``expr`` is at a point; near it as well, where no gap is zero there."""
+def after(expr: sympy.Expr, symbol: sympy.Symbol, point: sympy.Expr) -> sympy.Expr:
+    """The smooth expression that ``expr`` is just to the right of a point."""
+    return _resolve(expr, symbol, point, orders=5)
+
+
+def _resolve(expr: sympy.Expr, symbol: sympy.Symbol, point: sympy.Expr, orders: int = 1) -> sympy.Expr:
+    """The smooth expression that ``expr`` is at a point; near it as well, where no gap is zero there.
+
+    With more ``orders``, a gap that is zero there is compared by its derivatives.
+    """
 
     def sign(gap: sympy.Expr) -> int:
-        found = intervals.constant_sign(resolve(gap).subs(symbol, point))
-        if found is None:
+        smooth = resolve(gap)
+        for k in range(orders):
+            found = intervals.constant_sign(smooth.diff(symbol, k).subs(symbol, point))
+            if found is None:
+                raise Unresolved("a comparison too close to call")
+            if found:
+                return found
+        if orders > 1 and smooth != 0:
             raise Unresolved("a comparison too close to call")
-        return found
+        return 0
 
     def resolve(e: Any) -> Any:
         if not has_kinks(e):

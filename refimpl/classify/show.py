@@ -30,7 +30,7 @@ class _Printer(StrPrinter):  # type: ignore[misc]
 
     def _print_Piecewise(self, expr: Any) -> str:
         *cases, (last, _) = expr.args
-        text = self._print(last)
+        text: str = self._print(last)
         for value, condition in reversed(cases):
             text = f"where({self._print(condition)}, {self._print(value)}, {text})"
         return text

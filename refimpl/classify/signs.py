@@ -28,7 +28,7 @@ _VARIABLE = sympy.Symbol("z")
 _MAX_TERMS, _MAX_DEGREE, _MAX_DEPTH = 16, 60, 30
 _DIGITS = 60
 _NARROW = Fraction(1, 2**60)  # how closely roots are enclosed
-_FAR = 2**64  # where to look for the last root
+_FAR = 2**256  # where to look for the last root
 
 
 class Unsupported(Exception):
@@ -176,24 +176,25 @@ def _sign_at(terms: Terms, x: Any) -> int | None:
 
 
 def _sign_at_infinity(terms: Terms) -> int | None:
-    """That of the sum of the terms which grow fastest; None where those cancel or the comparison is not settled."""
+    """That of the terms which grow fastest; 0 where the sum tends to 0 because they cancel, None where not settled."""
     leading: dict[Any, Any] = {}
     for k, r in terms.items():
         growth: Any = Fraction(_degree(r))
-        coefficient = intervals.number(_lead(r)) * intervals.number(k.constant)
+        coefficient = _lead(r) * k.constant
         for u, p in k.powers:
             growth += p * _degree(u)
-            lead = _lead(u) ** sympy.Rational(p.numerator, p.denominator)
-            coefficient *= intervals.number(lead)
+            coefficient *= _lead(u) ** intervals.rational(p)
         for u, m in k.logs:
             if not _degree(u):
                 return None
-            coefficient *= intervals.number(sympy.Integer(_degree(u)) ** m)
+            coefficient *= sympy.Integer(_degree(u)) ** m
         tail = k.exponent[1:]
-        coefficient *= intervals.number(sympy.exp(_sympy(k.exponent[0]) if k.exponent else 0))
+        coefficient *= sympy.exp(_sympy(k.exponent[0]) if k.exponent else 0)
         key = ((*[sympy.QQ(0)] * (5 - len(tail)), *tail[::-1]), growth, sum(m for _, m in k.logs))
         leading[key] = leading.get(key, 0) + coefficient
-    return intervals.sign(leading[max(leading)])
+    fastest = max(leading)
+    found = intervals.constant_sign(leading[fastest])
+    return None if found == 0 and fastest > ((sympy.QQ(0),) * 5, 0, 0) else found
 
 
 def _sympy(c: Any) -> sympy.Rational:
@@ -272,7 +273,8 @@ def _integrate(h: Terms, slope: list[Cell], a: Fraction, b: Any) -> list[Cell]:
     left = slope[0][2] if start == 0 else start
     for index, (lo, hi, direction) in enumerate(slope):
         if hi == sympy.oo:
-            right = left if left == direction else _sign_at_infinity(h)
+            end = left if left == direction else _sign_at_infinity(h)
+            right = -direction if end == 0 else end
         elif hi == b:
             end = _sign_at(h, b)
             right = -direction if end == 0 else end
