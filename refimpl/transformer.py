@@ -77,7 +77,8 @@ class UnfoldedTransformer:
         still = (M == 0) | np.isinf(M)  # no curvature to divide by, or no step short enough: the row stays
         M = np.where(still, 1.0, M)
         gradient = self.attention.gradient(tokens) + self.feedforward.gradient(tokens)
-        moved = self.feedforward.activation.prox(tokens - gradient / M, np.broadcast_to(1 / M, tokens.shape))
+        point = tokens - gradient / M
+        moved = self.feedforward.activation.prox(point, np.broadcast_to(1 / M, point.shape))
         return as_dtype(np.where(still, tokens, moved), dtype)
 
     def terms(self, Y: ArrayLike) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class UnfoldedTransformer:
 
     def value(self, Y: ArrayLike) -> Any:
         """E(Y), the sum of the terms, shape (...)."""
-        return np.sum(list(self.terms(Y).values()), axis=0)
+        return sum(self.terms(Y).values())
 
     def forward(self, Y: ArrayLike) -> Trajectory:
         """Run the layers from Y (..., n, d) and keep every layer's tokens and energies."""

@@ -28,7 +28,7 @@ NOTEBOOK = "04_alternating.md"
 
 @dataclass(frozen=True, eq=False)
 class QuadraticCase(Case):
-    """f = ½ ‖(y − a) F‖², g = ½ ‖(y − b) G‖² + ⅛ ‖y − b‖², of a row y (1, p); α = fraction / L_h."""
+    """f = ½ ‖(y − a) F‖², g = ½ ‖(y − b) G‖² + ⅛ ‖y − b‖², of a row y (1, p); α = 2 fraction / L_h."""
 
     F: FloatArray
     G: FloatArray
@@ -71,6 +71,7 @@ def guaranteed(certificate: Certificate, before: float, after: float, noise: flo
     if not certificate.holds:
         return None
     fall, bound = before - after, float(certificate.decrease)
+    require(fall >= -noise, lambda: f"certified, but h rises by {-fall}")
     require(fall >= bound - noise, lambda: f"certified to fall by {bound}, h falls by {fall}")
     return fall / bound if bound > 1e6 * noise else None
 
@@ -78,7 +79,7 @@ def guaranteed(certificate: Certificate, before: float, after: float, noise: flo
 def check_gradient_norm(case: QuadraticCase) -> float | None:
     L_h = float(np.linalg.eigvalsh(case.P + case.R)[-1]) * (1 + 8 * EPS)
     grad_f, grad_g = (case.y - case.a) @ case.P, (case.y - case.b) @ case.R
-    alpha = case.fraction / L_h
+    alpha = 2 * case.fraction / L_h
     y_new = case.y - alpha * grad_g
     certificate = certificates.gradient_norm(grad_f, grad_g, L_h=L_h, alpha=alpha)
     return guaranteed(certificate, case.h(case.y), case.h(y_new), case.noise(case.y, y_new))
@@ -88,7 +89,7 @@ def check_apollonius(case: QuadraticCase) -> float | None:
     curvature = np.linalg.eigvalsh(case.P + case.R)
     L_f = max(float(np.linalg.eigvalsh(case.P)[-1]), 0.0) * (1 + 8 * EPS)
     y_h = np.linalg.solve(case.P + case.R, (case.a @ case.P + case.b @ case.R).T).T
-    alpha = case.fraction / (curvature[-1] * (1 + 8 * EPS))
+    alpha = 2 * case.fraction / (curvature[-1] * (1 + 8 * EPS))
     y_new = case.y - alpha * (case.y - case.b) @ case.R
     certificate = certificates.apollonius(
         case.y,
@@ -200,8 +201,16 @@ def witness_prox_mapping() -> str:
     )
 
 
-def check_truncation(case: LayerCase) -> float | None:
-    """The ReLU half step inside the layer: f = E_attn, g the smooth part of E_ffn."""
+def check_truncation(case: LayerCase | QuadraticCase) -> float | None:
+    """The ReLU half step inside the layer, f = E_attn and g the smooth part of E_ffn, and on two quadratics."""
+    if isinstance(case, QuadraticCase):
+        y = np.maximum(case.y, 0.0)
+        L_h = float(np.linalg.eigvalsh(case.P + case.R)[-1]) * (1 + 8 * EPS)
+        quadratic_f, quadratic_g = (y - case.a) @ case.P, (y - case.b) @ case.R
+        alpha = 2 * case.fraction / L_h
+        y_new = np.maximum(y - alpha * quadratic_g, 0.0)
+        certificate = certificates.truncation(y, quadratic_f, quadratic_g, L_h=L_h, alpha=alpha)
+        return guaranteed(certificate, case.h(y), case.h(y_new), case.noise(y, y_new))
     attention, feedforward, Y = case.attention.energy, case.feedforward.energy, case.Y
     L_h = max(largest_curvature(attention, Y) + feedforward.curvature, 0.0)
     alpha = case.feedforward.fraction / max(L_h, 0.25)
@@ -331,7 +340,7 @@ CLAIMS = (
         "y ≥ 0, h L_h-smooth (an upper bound at the current point is enough)",
         NOTEBOOK,
         "refimpl.certificates.truncation",
-        lambda: layers(st.just(ACTIVATIONS["relu"])),
+        lambda: st.one_of(quadratics(), layers(st.just(ACTIVATIONS["relu"]))),
         check_truncation,
         witness_truncation,
     ),

@@ -208,22 +208,30 @@ def witness_overrelaxation() -> str:
 
 
 def check_bernstein(case: AttentionCase) -> float | None:
-    """Γ ⪰ 0 for completely monotone ρ' and m ⪰ 0, so α_max ≥ 2; the ratio is α_max / 2."""
-    attention, Y = case.energy, case.Y
+    """Γ ⪰ 0 for completely monotone ρ' and m ⪰ 0, so α_max ≥ 2; the ratio is α_max / 2.
+
+    The tokens are tried at their own scale and at some where the largest z is near 1, where kernels differ most.
+    """
+    largest = float(pairs(case.energy, case.Y)[0].max(initial=0.0))
+    scales = [1.0] + [float(np.sqrt(z / largest)) for z in (0.75, 1.5, 3.0, 6.0) if 0 < largest < np.inf]
+    ratios = [_bernstein_ratio(case.energy, case.Y * scale) for scale in scales]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
+
+
+def _bernstein_ratio(attention: AttentionEnergy, Y: FloatArray) -> float | None:
     if len(Y) == 0:
         return None
     Gamma = attention.kernel(Y)
     size = np.abs(Gamma).sum(axis=1).max()
     smallest = np.linalg.eigvalsh(Gamma)[0]
     # an entry of Γ is right to (k + 8) u relative to ρ' + |ρ''| z, at most 2 m_ij ρ'(0); the solver adds n u ‖Γ‖
-    m = np.ones((len(Y), len(Y))) if case.m is None else case.m
-    entry = m * float(np.broadcast_to(case.rho.derivative(np.zeros(1)), (1,))[0])
-    slack = 8 * (len(Y) + 8) * U * (size + entry.sum(axis=1).max())
-    require(smallest >= -slack, lambda: f"λ_min(Γ) = {smallest}")
+    entry = attention.kernel(np.zeros_like(Y)).sum(axis=1).max()
+    slack = 8 * (len(Y) + 8) * U * (size + entry)
+    require(smallest >= -slack, lambda: f"λ_min(Γ) = {smallest} at the scale of Y = {Y.tolist()}")
     limit = float(attention.max_alpha(Y))
     degree = Gamma.sum(axis=1)
     relative = slack / degree[degree > 0].min(initial=np.inf) if (degree > 0).any() else 0.0
-    require(limit >= 2 - 4 * relative, lambda: f"α_max = {limit}")
+    require(limit >= 2 - 4 * relative, lambda: f"α_max = {limit} at the scale of Y = {Y.tolist()}")
     return limit / 2 if np.isfinite(limit) and relative < 1e-9 else None
 
 

@@ -72,17 +72,17 @@ def _refute_numerically(claim: str, difference: Any, rng: random.Random) -> None
     import sympy
     from sympy.core.function import AppliedUndef
 
-    t = sympy.Symbol("t")
-    stand_in = sympy.Lambda(t, sympy.log(t + 2) + t / (t + 3))
-    for function in {f.func for f in difference.atoms(AppliedUndef)}:
-        difference = difference.replace(function, stand_in)
+    for function, count in {(f.func, len(f.args)) for f in difference.atoms(AppliedUndef)}:
+        t = sympy.symbols(f"t:{count}")
+        body = sum(sympy.log(u + 2 + k) + u / (u + 3) ** (k + 1) for k, u in enumerate(t))
+        difference = difference.replace(function, sympy.Lambda(t, body))
     difference = difference.doit()
     symbols = sorted(difference.free_symbols, key=str)
     evaluate = sympy.lambdify(symbols, difference, "mpmath", cse=True)
     for _ in range(_POINTS if symbols else 1):
         point = []
         for symbol in symbols:
-            value = sympy.Rational(rng.randint(1, 97), 97)
+            value = sympy.Rational(rng.randint(1, 97), 1 if symbol.is_integer else 97)
             point.append(-value if not symbol.is_nonnegative and rng.random() < 0.5 else value)
         with mpmath.workdps(3 * _DIGITS):
             try:
@@ -94,12 +94,34 @@ def _refute_numerically(claim: str, difference: Any, rng: random.Random) -> None
                 raise DerivationError(f"{claim}: lhs - rhs is {sympy.N(value, 6)} at {where or 'the given numbers'}")
 
 
-_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*(.*)$")
 
 
 def code_cells(text: str) -> list[str]:
-    """The code of a MyST Markdown notebook's cells, without their option lines."""
-    return [re.sub(r"\A(?::[^\n]*\n)+", "", cell) for cell in _CELL.findall(text)]
+    """The code of a MyST Markdown notebook's cells, without their option lines.
+
+    Raises ``ValueError`` for a cell that is indented or never closed: no cell is passed over in silence.
+    """
+    cells: list[str] = []
+    fence = ""  # the one that is open
+    cell: list[str] | None = None  # the lines of the cell in it
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _FENCE.match(line)
+        if not fence and match:
+            fence = match[2]
+            if match[3].startswith("{code-cell}"):
+                if match[1]:
+                    raise ValueError(f"line {number}: expected a code cell that is not indented")
+                cell = []
+        elif fence and match and match[2].startswith(fence) and not match[3].strip():
+            if cell is not None:
+                cells.append(re.sub(r"\A(?::[^\n]*\n)+", "", "".join(cell)))
+            fence, cell = "", None
+        elif cell is not None:
+            cell.append(line + "\n")
+    if cell is not None:
+        raise ValueError("expected the last code cell to be closed")
+    return cells
 
 
 def folder() -> Path:

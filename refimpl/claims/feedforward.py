@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -41,7 +42,10 @@ def check_gradient(case: FeedForwardCase) -> None:
         slope, along = (ahead - behind) / 2, definitions.frobenius(G, V)  # exact: the energy is quadratic
         require(abs(slope - along) <= mpmath.mpf(10) ** -35 * (1 + abs(slope)), "the gradient is not the energy's")
         expected = rounded(G, case.Y.shape)
+        smooth = float(definitions.feedforward_energy(Y, Wf, B, lambda y: 0))
     require_close(case.energy.gradient(case.Y), expected, argument_error(case, 1.0) + TINY, "gradient")
+    phi = float(np.asarray(case.activation.penalty(case.Y)).sum())
+    require_close(case.energy.value(case.Y), smooth + phi, feedforward_error(case.energy, case.Y) + TINY, "energy")
 
 
 def objective_noise(y: Any, v: Any, phi: Any, alpha: Any) -> Any:
@@ -70,7 +74,8 @@ def require_prox(activation: Activation, p: Output, v: FloatArray, alpha: float,
     distance = np.abs(competitors - p)
     noise = objective_noise(competitors, v, phi, alpha) + objective_noise(p, v, phi_p, alpha)
     noise = noise + distance * (blur + 8 * U * (np.abs(v) + np.abs(p)))
-    gain = 0.5 * distance**2 * (1 - 1e-9) if activation.convex else 0.0
+    # where φ is constant the objective is ½ (y − v)² alone, whether φ is convex or not
+    gain = np.where(activation.convex | (phi == phi_p), 0.5 * distance**2 * (1 - 1e-12), 0.0)
     wrong = ~(value >= best + gain - noise)
     require(
         not wrong.any(),
@@ -126,6 +131,7 @@ def check_sufficient_decrease(case: FeedForwardCase) -> float | None:
     slack = feedforward_error(energy, Y) + feedforward_error(energy, Y_new) + 4 * (slope * delta).sum()
     slack += 1e-13 * (H + 1 / alpha) * squared
     fall = energy.value(Y) - energy.value(Y_new)
+    require(fall >= -slack, lambda: f"α = {alpha}: E rises by {-fall}")
     require(fall >= bound - slack, lambda: f"α = {alpha}: E falls by {fall}, the bound is {bound}")
     return float(fall / bound) if bound > 1e6 * slack else None
 
@@ -148,11 +154,35 @@ _ARGUMENTS = st.lists(st.integers(-160, 160).map(lambda i: i / 16), min_size=2, 
 _STEPS = st.sampled_from([1.0, 0.125, 0.3, 0.75, 1.7, 2.5, 8.0])
 
 
+# σ⁻¹ of the smooth activations where it is smooth, so φ' = σ⁻¹ − id
+_INVERSES: dict[str, Callable[[Any], Any]] = {
+    "tanh": mpmath.atanh,
+    "sigmoid": lambda y: mpmath.log(y / (1 - y)),
+    "softplus": lambda y: mpmath.log(mpmath.expm1(y)),
+    "elu": lambda y: mpmath.log1p(y) if y < 0 else y,
+}
+
+
+def require_stationary(name: str, p: FloatArray, v: FloatArray, alpha: float) -> None:
+    """(1 − α) y + α σ⁻¹(y) = v, the optimality condition of prox_{αφ}, at 50 digits, and y is its last bits away."""
+    inverse = _INVERSES[name]
+    with exact():
+        for y, at in zip(map(mpmath.mpf, p.tolist()), map(mpmath.mpf, v.tolist()), strict=True):
+            if y == 0 or (name in ("tanh", "sigmoid") and abs(y) > 0.9999):
+                continue  # next to the end of the domain the condition cannot be met in floats
+            slope = (1 - alpha) + alpha * mpmath.diff(inverse, y)
+            error = ((1 - alpha) * y + alpha * inverse(y) - at) / slope
+            allowed = 16 * U * (abs(y) + abs(at) / slope)
+            require(abs(error) <= allowed, f"{name}: at v = {float(at)} off by {float(error):.3g}")
+
+
 def check_prox(case: tuple[Activation, FloatArray, float]) -> None:
     """The definition of the prox; the subgradient inequality behind Moreau's identity; firm non-expansiveness."""
     activation, v, alpha = case
     p = np.asarray(activation.prox(v, alpha))
     require_prox(activation, p, v, alpha)
+    if activation.name in _INVERSES:
+        require_stationary(activation.name, p, v, alpha)
     if activation.convex:
         # v = p + α g with g ∈ ∂φ(p): φ(y) ≥ φ(p) + g (y − p), which is Moreau's v = prox_φ(v) + prox_φ*(v) at α = 1
         y = np.linspace(-12, 12, 97)[:, None] + p

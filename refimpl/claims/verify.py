@@ -109,7 +109,7 @@ def _execute(notebook: str) -> tuple[dict[str, int], str | None]:
     try:
         with redirect_stdout(io.StringIO()):
             return derive.execute(derive.folder() / notebook), None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if notebook in f.filename), None)
         where = f"{place.filename}, line {place.lineno}" if place else notebook
         return {}, f"{where}: {type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ import sympy
 from mpmath import iv, libmp
 
 Interval = Any  # mpmath's ivmpf, which has no type of its own
-Jet = list[Interval]
+Jet = list[Interval]  # within this module it ends where smoothness does: what is missing has no enclosure
 
 ALL = iv.mpf(["-inf", "inf"])
 DIGITS = 50  # what a refutation is confirmed with
@@ -99,7 +99,7 @@ def jet(expr: sympy.Expr, symbol: sympy.Symbol, at: Interval, order: int) -> Jet
         if e in (sympy.pi, sympy.E):
             return [_pad(iv.pi + 0 if e == sympy.pi else iv.exp(iv.mpf(1))), *[_ZERO] * order]
         if e.is_Add:
-            return [sum(c[1:], c[0]) for c in zip(*map(of, e.args), strict=True)]
+            return [sum(c[1:], c[0]) for c in zip(*map(of, e.args), strict=False)]
         if e.is_Mul:
             result = of(e.args[0])
             for factor in e.args[1:]:
@@ -142,14 +142,15 @@ def jet(expr: sympy.Expr, symbol: sympy.Symbol, at: Interval, order: int) -> Jet
         for value, condition in e.args:
             holds = truth(condition, compare)
             if holds:
-                result = [of(value)[0], *[ALL] * order] if touching else of(value)
+                result = of(value)[:1] if touching else of(value)
                 touching = before
                 return result
             if holds is None:
                 break
-        return [ALL] * (order + 1)
+        return [ALL]
 
-    return of(expr)
+    result = of(expr)
+    return result + [ALL] * (order + 1 - len(result))
 
 
 def truth(condition: Any, compare: Callable[[Any, bool], bool | None]) -> bool | None:
@@ -185,7 +186,7 @@ def _dot(a: Jet, b: Jet) -> Interval:
 
 
 def _product(u: Jet, v: Jet) -> Jet:
-    return [_dot(u[: k + 1], v[k::-1]) for k in range(len(u))]
+    return [_dot(u[: k + 1], v[k::-1]) for k in range(min(len(u), len(v)))]
 
 
 def _pad(value: Interval) -> Interval:
@@ -221,7 +222,7 @@ def _log(u: Jet) -> Jet:
     if u[0].b <= 0:
         raise Undefined("log of a number that is not positive")
     if u[0].a <= 0:
-        return [iv.mpf(["-inf", _pad(iv.log(u[0].b)).b]), *[ALL] * (len(u) - 1)]
+        return [iv.mpf(["-inf", _pad(iv.log(u[0].b)).b])]
     result = [_pad(iv.log(u[0]))]
     for k in range(1, len(u)):
         inner = _dot([result[j] * j for j in range(1, k)], [u[k - j] for j in range(1, k)])
@@ -240,16 +241,16 @@ def _power(u: Jet, p: sympy.Rational) -> Jet:
         if base.a == base.b == 0:
             raise Undefined("division by zero")
         if base.a <= 0 <= base.b:
-            return [iv.mpf([0, "inf"]) if base.a == 0 or p.p % 2 == 0 else ALL, *[ALL] * (len(u) - 1)]
+            return [iv.mpf([0, "inf"]) if base.a == 0 or p.p % 2 == 0 else ALL]
         first = base ** int(p)
     else:
         if base.b < 0 or (base.b == 0 and p < 0):
             raise Undefined("a root of a negative number" if base.b < 0 else "division by zero")
         if base.a <= 0:
             if p < 0:
-                return [iv.mpf([0, "inf"]), *[ALL] * (len(u) - 1)]
+                return [iv.mpf([0, "inf"])]
             top = _exp([number(p) * iv.log(base.b)])[0].b if base.b > 0 else base.b
-            return [iv.mpf([0, top]), *[ALL] * (len(u) - 1)]
+            return [iv.mpf([0, top])]
         first = iv.sqrt(base) if p == sympy.Rational(1, 2) else _exp([number(p) * iv.log(base)])[0]
     result, exponent = [first if abs(p) <= 2 and p.q == 1 else _pad(first)], number(p)
     for k in range(1, len(u)):
@@ -329,13 +330,13 @@ def _choose(u: Jet, v: Jet, larger: bool) -> Jet:
     """Max or Min of two jets."""
     if not larger:
         return [-c for c in _choose([-c for c in u], [-c for c in v], True)]
-    if u[0].a >= v[0].b and not (len(u) > 1 and u[0].a == v[0].b):
+    if u[0].a >= v[0].b and (u[0].a > v[0].b or len(u) == 1):
         return u
-    if v[0].a >= u[0].b and not (len(u) > 1 and v[0].a == u[0].b):
+    if v[0].a >= u[0].b and (v[0].a > u[0].b or len(v) == 1):
         return v
     value = iv.mpf([max(u[0].a, v[0].a).a, max(u[0].b, v[0].b).b])
-    slopes = [iv.mpf([min(a.a, b.a).a, max(a.b, b.b).b]) for a, b in zip(u[1:2], v[1:2], strict=True)]
-    return [value, *slopes, *[ALL] * (len(u) - 2)]
+    slopes = [iv.mpf([min(a.a, b.a).a, max(a.b, b.b).b]) for a, b in zip(u[1:2], v[1:2], strict=False)]
+    return [value, *slopes]
 
 
 def prove(
