@@ -439,7 +439,7 @@ FAULTS = {
     },
     "ffn.sufficient_decrease": {
         "curvature without the identity": instead(FeedForwardEnergy, "curvature", lambda right, self: right(self) - 1),
-        "α_max doubled": instead(FeedForwardEnergy, "max_alpha", times(2)),
+        "α_max doubled": instead(FeedForwardEnergy, "max_alpha", lambda right, self: 2 * right(self)),
         "hard threshold declared convex": NOT_CONVEX,
         "sign flipped": instead(FeedForwardEnergy, "step", moved(-1)),
         "prox ignoring α": instead(FeedForwardEnergy, "step", feedforward_step(prox_alpha=lambda alpha: 1.0)),

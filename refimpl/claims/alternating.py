@@ -63,6 +63,10 @@ def quadratics(draw: st.DrawFn) -> QuadraticCase:
     p = draw(st.integers(1, 4))
     F, G = draw(strategies.matrices(p, p)), draw(strategies.matrices(p, p))
     a, b, y = (draw(strategies.matrices(1, p)) for _ in range(3))
+    if draw(st.booleans()):  # one direction pulls far harder than the others, from the edge of y ≥ 0
+        pulled = draw(st.integers(0, p - 1))
+        a[0, pulled] *= 64
+        y[0, pulled] = 0.0
     return QuadraticCase(F, G, a, b, y * draw(st.sampled_from([1.0, 4.0, 64.0])), draw(st.integers(1, 16)) / 16)
 
 
@@ -73,7 +77,7 @@ def guaranteed(certificate: Certificate, before: float, after: float, noise: flo
     fall, bound = before - after, float(certificate.decrease)
     require(fall >= -noise, lambda: f"certified, but h rises by {-fall}")
     require(fall >= bound - noise, lambda: f"certified to fall by {bound}, h falls by {fall}")
-    return fall / bound if bound > 1e6 * noise else None
+    return (fall + noise) / bound if bound > 1e6 * noise else None
 
 
 def check_gradient_norm(case: QuadraticCase) -> float | None:
@@ -175,8 +179,21 @@ def largest_curvature(attention: AttentionEnergy, Y: FloatArray) -> float:
     return attention.spectral_norm * float(np.linalg.eigvalsh(L)[-1]) * (1 + 1e-12) if len(Y) else 0.0
 
 
-def check_prox_mapping(case: LayerCase) -> float | None:
-    """The feed-forward half step inside the layer: f = E_attn, g the smooth part of E_ffn."""
+def relu_step(case: QuadraticCase) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, dict[str, float]]:
+    """(y, y⁺, ∇f, ∇g, {L_h, α}) of the step y⁺ = ReLU(y − α ∇g) from a point y ≥ 0 of two quadratics."""
+    y = np.maximum(case.y, 0.0)
+    L_h = float(np.linalg.eigvalsh(case.P + case.R)[-1]) * (1 + 8 * EPS)
+    alpha = 2 * case.fraction / L_h
+    grad_f, grad_g = (y - case.a) @ case.P, (y - case.b) @ case.R
+    return y, np.maximum(y - alpha * grad_g, 0.0), grad_f, grad_g, {"L_h": L_h, "alpha": alpha}
+
+
+def check_prox_mapping(case: LayerCase | QuadraticCase) -> float | None:
+    """The feed-forward half step inside the layer, f = E_attn and g the smooth part of E_ffn, and on two quadratics."""
+    if isinstance(case, QuadraticCase):
+        y, y_next, grad_f, _, numbers = relu_step(case)
+        certificate = certificates.prox_mapping(grad_f, (y - y_next) / numbers["alpha"], **numbers)
+        return guaranteed(certificate, case.h(y), case.h(y_next), case.noise(y, y_next))
     attention, feedforward, Y = case.attention.energy, case.feedforward.energy, case.Y
     L_h = max(largest_curvature(attention, Y) + feedforward.curvature, 0.0)
     alpha = 2 * case.feedforward.fraction / max(L_h, 0.25)
@@ -204,13 +221,9 @@ def witness_prox_mapping() -> str:
 def check_truncation(case: LayerCase | QuadraticCase) -> float | None:
     """The ReLU half step inside the layer, f = E_attn and g the smooth part of E_ffn, and on two quadratics."""
     if isinstance(case, QuadraticCase):
-        y = np.maximum(case.y, 0.0)
-        L_h = float(np.linalg.eigvalsh(case.P + case.R)[-1]) * (1 + 8 * EPS)
-        quadratic_f, quadratic_g = (y - case.a) @ case.P, (y - case.b) @ case.R
-        alpha = 2 * case.fraction / L_h
-        y_new = np.maximum(y - alpha * quadratic_g, 0.0)
-        certificate = certificates.truncation(y, quadratic_f, quadratic_g, L_h=L_h, alpha=alpha)
-        return guaranteed(certificate, case.h(y), case.h(y_new), case.noise(y, y_new))
+        y, y_next, f, g, numbers = relu_step(case)
+        certificate = certificates.truncation(y, f, g, **numbers)
+        return guaranteed(certificate, case.h(y), case.h(y_next), case.noise(y, y_next))
     attention, feedforward, Y = case.attention.energy, case.feedforward.energy, case.Y
     L_h = max(largest_curvature(attention, Y) + feedforward.curvature, 0.0)
     alpha = case.feedforward.fraction / max(L_h, 0.25)
@@ -330,7 +343,7 @@ CLAIMS = (
         "φ convex, h L_h-smooth (an upper bound at the current point is enough)",
         NOTEBOOK,
         "refimpl.certificates.prox_mapping",
-        lambda: layers(strategies.activations(convex=True)),
+        lambda: st.one_of(quadratics(), layers(strategies.activations(convex=True))),
         check_prox_mapping,
         witness_prox_mapping,
     ),

@@ -155,7 +155,7 @@ def check_sufficient_decrease(case: AttentionCase) -> float | None:
     slack_strong = slack + 4 * degree * blur + 64 * U * degree * (size**2).sum()
     require(fall >= strong - slack_strong, lambda: f"E falls by {fall}, the bound is {strong}")
     require(strong >= weak - slack_strong, lambda: f"½ Tr S Δᵀ(D+Γ)Δ = {strong} is below {weak}")
-    return float(fall / weak) if weak > 1e6 * slack_strong else None
+    return float((fall + 2 * slack_strong) / weak) if weak > 1e6 * slack_strong else None
 
 
 def witness_sufficient_decrease() -> str:

@@ -48,8 +48,8 @@ class Claim:
     code : the function that the claim is about.
     cases : a function that returns the Hypothesis strategy of the examples under the conditions.
     check : takes an example, raises :class:`Violation` where the claim fails, and returns how tight the inequality
-        is there: the quantity that is bounded over its bound (at least 1), or None where there is no such ratio or
-        the claim's hypothesis does not hold on this example.
+        is there: the quantity that is bounded, with what rounding may have taken from it, over its bound (at least
+        1), or None where there is no such ratio or the claim's hypothesis does not hold on this example.
     witness : for a condition that matters, a function that shows what happens without it: it raises
         :class:`Violation` unless the conclusion really fails there, and returns a description with the figures.
     """
@@ -112,7 +112,7 @@ def run(claim: Claim, examples: int, seed: int = 0) -> Finding:
             finding.examples += 1
             if ratio is not None:
                 finding.measured += 1
-                ratio = float(f"{ratio:.12g}")  # what is left of a ratio after the rounding that the check allows
+                ratio = float(f"{ratio:.12g}")
                 finding.tightest = ratio if finding.tightest is None else min(ratio, finding.tightest)
                 hypothesis.target(-min(ratio, 1e9))
 

@@ -55,7 +55,7 @@ def check_step(case: AttentionCase) -> float | None:
         tau = (lam / (degree + lam))[:, None]
         gated = (1 - tau) * attention.step(Y) + tau * X
         require_close(Y_new, gated, tolerance + 4 * EPS * (np.abs(Y) + np.abs(X) + spread(Y)), "gated form")
-    return float(fall / bound) if bound > 1e6 * slack else None
+    return float((fall + slack) / bound) if bound > 1e6 * slack else None
 
 
 def check_plain_step(case: tuple[FloatArray, float]) -> None:

@@ -214,10 +214,9 @@ def defined(f: Function) -> Verdict:
                     if not method:
                         return Verdict("unknown", f"{name} {show.formula(guard)} is not known")
                     methods.add(method)
-        for b, _, value, _ in f.junctions():
-            with intervals.precision(intervals.DIGITS):
-                intervals.number(value)
-            del b
+        with intervals.precision(intervals.DIGITS):
+            for junction in f.junctions():
+                intervals.number(junction[2])
     except (NotImplementedError, intervals.Undefined, pieces.Unresolved):
         return Verdict("unknown", "a breakpoint is not settled")
     return proved(" and ".join(sorted(methods or {RULES})) + (f", {len(f.pieces)} pieces" if f.breaks else ""))

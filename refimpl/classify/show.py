@@ -52,5 +52,6 @@ def _shortest(x: Fraction) -> str:
 
 
 def value(enclosure: Any, digits: int = 4) -> str:
-    middle = mpmath.mpf(enclosure.mid._mpi_[0])
+    with mpmath.workdps(60):
+        middle = sum(map(mpmath.mpf, enclosure._mpi_)) / 2
     return str(mpmath.nstr(middle, digits)).removesuffix(".0")

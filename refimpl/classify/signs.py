@@ -151,7 +151,7 @@ def _derivative(terms: Terms) -> Terms:
 
 
 def _value(terms: Terms, at: Any) -> Any:
-    """An enclosure of the sum over the interval ``at``; an exact zero where SymPy's numbers cancel at a point."""
+    """An enclosure of the sum over the interval ``at``."""
     total = intervals.number(0)
     for k, r in terms.items():
         expr = _expression(k, r)
@@ -343,22 +343,23 @@ def _factors(expr: sympy.Expr) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def _factor_cells(base: Any, power: Any, z: sympy.Symbol, a: Fraction, b: Any) -> list[Cell]:
+def _factor_cells(base: Any, power: Any, z: sympy.Symbol, a: Fraction, b: Any, zeros: bool) -> list[Cell]:
     if not power.is_Rational:
         raise Unsupported("a variable exponent")
-    if power.q == 1 and power.p % 2 == 0:
+    even = power.q == 1 and power.p % 2 == 0
+    if even and not zeros:
         return [(a, b, 1)]
     if not base.free_symbols:
         return [(a, b, _settled(intervals.constant_sign(base)))]
     if base.is_Mul or base.is_Pow:
-        cells = chart(base, z, a, b)
+        cells = chart(base, z, a, b, zeros)
     else:
         terms = _read(base, z)
         _check_kernels(terms, a, b)
         cells = _cells(terms, a, b)
     if power.q != 1 and any(cell[2] < 0 for cell in cells):
         raise Unsupported("a root of a negative number")
-    return cells
+    return [(lo, hi, sign**2) for lo, hi, sign in cells] if even else cells
 
 
 def _settled(found: int | None) -> int:
@@ -397,15 +398,16 @@ def _rationalised(expr: sympy.Expr, z: sympy.Symbol, a: Fraction) -> tuple[sympy
     raise Unsupported("roots of several expressions")
 
 
-def chart(expr: sympy.Expr, symbol: sympy.Symbol, a: Any, b: Any) -> list[Cell]:
+def chart(expr: sympy.Expr, symbol: sympy.Symbol, a: Any, b: Any, zeros: bool = True) -> list[Cell]:
     """Cells of (a, b) with the sign of ``expr`` in each; a rational, b rational or ∞.
 
-    A gap between two cells holds one zero or pole and nothing else. Raises :class:`Unsupported`.
+    A gap between two cells holds one zero or pole and nothing else. Without ``zeros``, those at which the sign stays
+    may be left out. Raises :class:`Unsupported`.
     """
     a, b = intervals.fraction(a), b if b == sympy.oo else intervals.fraction(b)
     with intervals.precision(_DIGITS):
         try:
-            return _multiply([_factor_cells(*pair, symbol, a, b) for pair in _factors(expr)], a, b)
+            return _multiply([_factor_cells(*pair, symbol, a, b, zeros) for pair in _factors(expr)], a, b)
         except (intervals.Undefined, NotImplementedError, ZeroDivisionError) as error:
             raise Unsupported(str(error)) from None
 
@@ -413,12 +415,12 @@ def chart(expr: sympy.Expr, symbol: sympy.Symbol, a: Any, b: Any) -> list[Cell]:
 def nonnegative(expr: sympy.Expr, symbol: sympy.Symbol, a: Any, b: Any) -> tuple[bool, Fraction | None]:
     """(whether ``expr`` ≥ 0 is proved on (a, b), a point of it where it is negative)."""
     try:
-        cells = chart(expr, symbol, a, b)
+        cells = chart(expr, symbol, a, b, zeros=False)
     except Unsupported:
         if b != sympy.oo:
             return False, None
         try:  # the chart of another variable proves as well, but its points are not ours
-            cells = chart(*_rationalised(expr, symbol, intervals.fraction(a)), b)
+            cells = chart(*_rationalised(expr, symbol, intervals.fraction(a)), b, zeros=False)
             return all(s >= 0 for _, _, s in cells), None
         except Unsupported:
             return False, None
