@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from . import __version__, console
+from . import __version__, cli_rho, console
 
 Report = dict[str, Any]
 
 
 class Command(NamedTuple):
-    """A subcommand: its help, its arguments, its work (whether it holds, and the report), the report as text."""
+    """A subcommand: its help, its arguments, its work (exit status and report), the report as text."""
 
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], tuple[bool, Report]]
+    run: Callable[[argparse.Namespace], tuple[int, Report]]
     show: Callable[[Report], str]
 
 
@@ -53,17 +53,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> tuple[int, str]:
     parser = _parser()
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] in (["rho"], ["activation"]):  # a formula such as -exp(-z) is no option: argparse lets spaces pass
+        argv = [
+            f" {word}" if word[:1] == "-" and word[1:2] not in ("", "-") and word != "-h" else word for word in argv
+        ]
     try:
         arguments = parser.parse_args(argv)
     except SystemExit:  # --help and --version
         return 0, ""
-    if arguments.command is None:
+    name = " ".join(filter(None, (arguments.command, getattr(arguments, "part", None))))
+    if name not in COMMANDS:
         parser.print_help()
-        raise ValueError(f"a command is needed: {', '.join(COMMANDS)}")
-    command = COMMANDS[arguments.command]
-    holds, report = command.run(arguments)
+        raise ValueError(f"a command is needed: {', '.join(known for known in COMMANDS if known.startswith(name))}")
+    command = COMMANDS[name]
+    status, report = command.run(arguments)
     text = json.dumps(_strict(report), allow_nan=False) if arguments.json else command.show(report)
-    return 0 if holds else 1, f"{text}\n"
+    return status, f"{text}\n"
 
 
 def _complain(message: str, status: int) -> int:
@@ -94,8 +100,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"refimpl {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    groups: dict[str, Any] = {}
     for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=command.help, description=command.help, allow_abbrev=False)
+        first, _, part = name.partition(" ")
+        if part and first not in groups:
+            group = subparsers.add_parser(first, help=f"{first}: see refimpl {first} --help")
+            groups[first] = group.add_subparsers(dest="part", metavar="COMMAND")
+        adder = groups[first] if part else subparsers
+        subparser = adder.add_parser(part or name, help=command.help, description=command.help, allow_abbrev=False)
         command.arguments(subparser)
         subparser.add_argument("--seed", type=_at_least(0), default=0, metavar="S", help="of the random draws")
         subparser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -123,12 +135,12 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--examples", type=_at_least(1), default=200, metavar="N", help="random examples a claim")
 
 
-def _verify(arguments: argparse.Namespace) -> tuple[bool, Report]:
+def _verify(arguments: argparse.Namespace) -> tuple[int, Report]:
     from . import claims
 
     with console.progress() as progress:
         report = claims.verify(arguments.claim, arguments.examples, arguments.seed, progress)
-    return bool(report["ok"]), report
+    return 0 if report["ok"] else 1, report
 
 
 def _show_verify(report: Report) -> str:
@@ -182,7 +194,7 @@ def _curve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="OUT", help="draw the curve: .png, .svg or .pdf")
 
 
-def _curve(arguments: argparse.Namespace) -> tuple[bool, Report]:
+def _curve(arguments: argparse.Namespace) -> tuple[int, Report]:
     from . import curve, text
     from .attention import AttentionEnergy
 
@@ -205,7 +217,7 @@ def _curve(arguments: argparse.Namespace) -> tuple[bool, Report]:
     if arguments.plot is not None:
         curve.plot(result, arguments.plot)
     # a rise refutes nothing: the alternation descends where a certificate holds
-    return True, result.as_dict() | {"plot": None if arguments.plot is None else str(arguments.plot)}
+    return 0, result.as_dict() | {"plot": None if arguments.plot is None else str(arguments.plot)}
 
 
 def _show_curve(report: Report) -> str:
@@ -243,4 +255,29 @@ def _count(number: int, noun: str) -> str:
 COMMANDS = {
     "verify": Command("derive and attack every claim", _verify_arguments, _verify, _show_verify),
     "curve": Command("the energy of real sentences, layer by layer", _curve_arguments, _curve, _show_curve),
+    "rho check": Command(
+        "what is proved of a penalty, and whether its attention descends",
+        cli_rho.rho_check_arguments,
+        cli_rho.rho_check,
+        cli_rho.show_rho_check,
+    ),
+    "rho list": Command("the shipped penalties", cli_rho.rho_list_arguments, cli_rho.rho_list, cli_rho.show_rho_list),
+    "rho plot": Command(
+        "penalties, kernels, attention and energies side by side",
+        cli_rho.rho_plot_arguments,
+        cli_rho.rho_plot,
+        cli_rho.show_rho_plot,
+    ),
+    "activation check": Command(
+        "whether an activation is a proximal operator, of what, and whether its step descends",
+        cli_rho.activation_check_arguments,
+        cli_rho.activation_check,
+        cli_rho.show_activation_check,
+    ),
+    "activation list": Command(
+        "the shipped activations",
+        cli_rho.activation_list_arguments,
+        cli_rho.activation_list,
+        cli_rho.show_activation_list,
+    ),
 }
