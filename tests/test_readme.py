@@ -18,7 +18,7 @@ def blocks(text, language):
 
 def test_python_blocks_run(capsys):
     code = blocks(README, "python")
-    assert len(code) == 3
+    assert len(code) == 4
     namespace = {}
     for block in code:
         exec(compile(block, "README.md", "exec"), namespace)
@@ -36,8 +36,8 @@ def test_console_blocks_name_real_commands():
         ("cli", "refimpl verify"),
         ("test", "pytest"),
     ]
-    used = re.findall(r"(?:^|&& )refimpl (\w+)", console, re.MULTILINE)
-    assert used
+    used = re.findall(r"(?:^|&& )refimpl ((?:rho |activation )?\w+)", console, re.MULTILINE)
+    assert len(used) >= 6
     assert set(used) <= set(COMMANDS)
 
 
