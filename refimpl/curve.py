@@ -253,6 +253,11 @@ def plot(curve: EnergyCurve, path: Path) -> None:
         fontsize="medium",
     )
     axes.legend()
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure; the file appears whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)

@@ -536,7 +536,8 @@ def check(
     Raises :class:`refimpl.formula.FormulaError` for text that cannot be read.
     """
     from .classify import Verdict, classify_activation
-    from .testing.search_activation import ActivationSearch, search_activation
+    from .testing.search import Search
+    from .testing.search_activation import FeedForwardRise, search_activation
 
     expr = formula.parse(text, "x", parameters)
     traits = classify_activation(expr)
@@ -546,7 +547,7 @@ def check(
             recovered = activation(expr, text, traits)
         except Decreasing as found:
             some = convex = Verdict("refuted", "50-digit arithmetic", str(found))
-    search = ActivationSearch(0, None)
+    search: Search[FeedForwardRise] = Search(0, None)
     if recovered is not None:
         given = f", {dict(parameters)!r}" if parameters else ""
         python = f"recover.activation(formula.parse({text!r}, 'x'{given}), {text!r}).activation"

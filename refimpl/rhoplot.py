@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median_low
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .attention import AttentionEnergy
-from .curve import check_plot
+from .curve import check_plot, save
 from .kernel import line, slopes
 from .rho import Rho
 
@@ -78,12 +77,7 @@ def plot(penalties: Sequence[Rho], out: Path) -> dict[str, Any]:
     _finish(panels, measured)
     columns = max(1, min(4, 180 // (max(map(len, labels)) + 10)))
     figure.legend(panels[0].lines, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=4)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        figure.savefig(temporary, format=out.suffix[1:].lower(), dpi=150)
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    save(figure, out)
     return {"plot": str(out), "z": _Z.tolist(), "tokens": tokens.tolist(), "penalties": measured}
 
 

@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import assume
@@ -568,6 +569,18 @@ def test_right_code_is_not_accused(claim):
     assert (finding.violations, finding.error) == (0, None)
 
 
+@pytest.fixture
+def unshrunk(monkeypatch):
+    """Violations as they are found: shrinking has its own test, and would take most of the time of these."""
+    settings, unwanted = hypothesis.settings, hypothesis.Phase.shrink
+    monkeypatch.setattr(
+        hypothesis,
+        "settings",
+        lambda phases, **rest: settings(phases=[phase for phase in phases if phase is not unwanted], **rest),
+    )
+
+
+@pytest.mark.usefixtures("unshrunk")
 @pytest.mark.parametrize(
     ("claim", "fault"),
     [pytest.param(claim, fault, id=f"{claim}: {fault}") for claim, faults in FAULTS.items() for fault in faults],
@@ -586,6 +599,7 @@ ENERGIES = {
 }
 
 
+@pytest.mark.usefixtures("unshrunk")
 @pytest.mark.parametrize("factor", [2, SLIGHTLY])
 @pytest.mark.parametrize("energy", ENERGIES)
 def test_an_energy_off_by_a_factor_is_found_by_some_claim(energy, factor, monkeypatch):

@@ -74,8 +74,12 @@ def require_prox(activation: Activation, p: Output, v: FloatArray, alpha: float,
     distance = np.abs(competitors - p)
     noise = objective_noise(competitors, v, phi, alpha) + objective_noise(p, v, phi_p, alpha)
     noise = noise + distance * (blur + 8 * U * (np.abs(v) + np.abs(p)))
-    # where φ is constant the objective is ½ (y − v)² alone, whether φ is convex or not
-    gain = np.where(activation.convex | (phi == phi_p), 0.5 * distance**2 * (1 - 1e-12), 0.0)
+    # where φ is the same at p and on both sides of it, the objective is ½ (y − v)² alone, φ convex or not
+    flat = np.zeros_like(distance, dtype=bool)
+    flat[:, : 2 * h.shape[1]] = np.tile(
+        (phi[:, : h.shape[1]] == phi_p) & (phi[:, h.shape[1] : 2 * h.shape[1]] == phi_p), 2
+    )
+    gain = np.where(activation.convex | flat, 0.5 * distance**2 * (1 - 1e-12), 0.0)
     wrong = ~(value >= best + gain - noise)
     require(
         not wrong.any(),

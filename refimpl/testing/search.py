@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import hypothesis
 import numpy as np
@@ -73,12 +73,21 @@ class Counterexample:
         )
 
 
+class Found(Protocol):
+    """A confirmed rise of an energy, as JSON."""
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+F = TypeVar("F", bound=Found)
+
+
 @dataclass(frozen=True, eq=False)
-class Search:
+class Search(Generic[F]):
     """How many examples ran, and the rise that was found, if any."""
 
     examples: int
-    counterexample: Counterexample | None
+    counterexample: F | None
 
     def as_dict(self) -> dict[str, Any]:
         found = self.counterexample
@@ -111,7 +120,7 @@ def search_descent(
     alpha: float = 1.0,
     weighted: bool = False,
     progress: Progress | None = None,
-) -> Search:
+) -> Search[Counterexample]:
     """Look for a rise of the energy under ``step(Y, alpha)``; ``weighted`` draws pair weights too, else m_ij = 1.
 
     A sweep over clusters on a line comes first, then ``examples`` random draws. It stops at the first confirmed rise.

@@ -19,6 +19,7 @@ from ..claims.exact import exact, matrix
 from ..feedforward import FeedForwardEnergy
 from ..numerics import FloatArray
 from .rounding import feedforward_error
+from .search import Search
 from .strategies import repr_float, written
 
 Literal = tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]
@@ -69,22 +70,6 @@ class FeedForwardRise:
 
 
 @dataclass(frozen=True, eq=False)
-class ActivationSearch:
-    """How many examples ran, and the rise that was found, if any."""
-
-    examples: int
-    counterexample: FeedForwardRise | None
-
-    def as_dict(self) -> dict[str, Any]:
-        found = self.counterexample
-        return {
-            "examples": self.examples,
-            "violations": 0 if found is None else 1,
-            "counterexample": None if found is None else found.as_dict(),
-        }
-
-
-@dataclass(frozen=True, eq=False)
 class _Candidate:
     Y: FloatArray
     Wf: FloatArray
@@ -99,7 +84,7 @@ def search_activation(
     literal: Literal | None = None,
     max_alpha: float = math.inf,
     written_as: str | None = None,
-) -> ActivationSearch:
+) -> Search[FeedForwardRise]:
     """Look for a rise of E_ffn under ``step(Y, alpha)``, from points of finite energy, for α up to the largest that
     the claim allows and ``max_alpha``. Half of the examples are random, half vary the one that came closest so far.
 
@@ -120,12 +105,10 @@ def search_activation(
                 result = confirm(activation, reduced, literal)
                 assert result is not None
                 text = repr(activation.name) if written_as is None else written_as
-                return ActivationSearch(
-                    ran, FeedForwardRise(text, reduced.Y, reduced.Wf, reduced.B, reduced.alpha, *result)
-                )
+                return Search(ran, FeedForwardRise(text, reduced.Y, reduced.Wf, reduced.B, reduced.alpha, *result))
             if rises[i] > closest:
                 best, closest = candidate, float(rises[i])
-    return ActivationSearch(ran, None)
+    return Search(ran, None)
 
 
 def _drawn(rng: np.random.Generator, activation: Activation, batch: int) -> _Candidate:
