@@ -24,6 +24,7 @@ from refimpl.activation import ACTIVATIONS
 from refimpl.attention import AttentionEnergy
 from refimpl.certificates import Certificate
 from refimpl.claims import all_claims, derive, verify
+from refimpl.claims.alternating import quadratics
 from refimpl.claims.ledger import Claim, Finding, Violation, require, require_close, run
 from refimpl.claims.verify import _execute, _row
 from refimpl.feedforward import FeedForwardEnergy
@@ -118,7 +119,7 @@ def maps(strategy):
 
 
 def examples(strategy):
-    """The claim checked on examples outside its conditions."""
+    """The claim checked on other examples: outside its conditions, or where the fault shows."""
     return lambda patch, claim: replace(claim, cases=strategy)
 
 
@@ -249,6 +250,11 @@ def without_the_step_size(right, *args, **constants):
     """α ≤ 1 / L_h not asked for."""
     certificate = right(*args, **constants)
     return certificate._replace(holds=certificate.margin >= 0)
+
+
+def between():
+    """Quadratics seen from the middle of their minimisers, where f and g pull against each other."""
+    return quadratics().map(lambda case: replace(case, y=(case.a + case.b) / 2))
 
 
 STEEP = activation(  # slope 2: φ is concave on y < 0
@@ -506,7 +512,7 @@ FAULTS = {
         "margin's sign": certify("gradient_norm", never_mind_the_sign),
         "L_h halved": certify("gradient_norm", smoothness(L_h=0.5)),
         "f and h swapped": certify("gradient_norm", swapped),
-        "the step size not asked for": certify("gradient_norm", without_the_step_size),
+        "the step size not asked for": together(certify("gradient_norm", without_the_step_size), examples(between)),
     },
     "alternating.apollonius": {
         "always true": certify("apollonius", always),

@@ -13,8 +13,8 @@ import pytest
 
 import refimpl
 from refimpl import definitions
-from refimpl.claims.exact import exact, matrix
 from refimpl.numerics import EPS, centred, half_squared_distances, project
+from refimpl.testing.exact import exact, matrix
 from refimpl.testing.rounding import TINY, spread
 
 TOLERANCE = 1e-12

@@ -14,9 +14,9 @@ from ..attention import AttentionEnergy
 from ..numerics import EPS, FloatArray
 from ..rho import Rho, get_rho
 from ..testing import strategies
+from ..testing.exact import attention_input, exact, matrix, rounded
 from ..testing.rounding import TINY, U, descent_slack, energy_error, pairs, spread, step_error, sum_error
 from ..testing.strategies import AttentionCase
-from .exact import attention_input, exact, matrix, rounded
 from .ledger import Claim, Violation, require, require_close
 
 NOTEBOOK = "01_attention.md"

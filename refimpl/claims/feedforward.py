@@ -14,9 +14,9 @@ from ..activation import Activation, get_activation
 from ..feedforward import FeedForwardEnergy
 from ..numerics import EPS, FloatArray, Output
 from ..testing import strategies
+from ..testing.exact import exact, matrix, rounded
 from ..testing.rounding import TINY, U, feedforward_error
 from ..testing.strategies import FeedForwardCase
-from .exact import exact, matrix, rounded
 from .ledger import Claim, require, require_close
 
 NOTEBOOK = "03_feedforward.md"

@@ -13,10 +13,10 @@ from ..numerics import EPS, FloatArray
 from ..residual import ResidualAttentionEnergy
 from ..rho import get_rho
 from ..testing import strategies
+from ..testing.exact import attention_input, exact, matrix, rounded
 from ..testing.rounding import TINY, U, energy_error, perturbation, spread, sum_error
 from ..testing.strategies import AttentionCase
 from .attention import away_from_kinks
-from .exact import attention_input, exact, matrix, rounded
 from .ledger import Claim, require, require_close
 
 NOTEBOOK = "02_residual.md"

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from .. import definitions
 from ..attention import AttentionEnergy
-from ..claims.exact import exact, matrix
 from ..numerics import FloatArray
 from ..rho import Rho
 from . import strategies
+from .exact import exact, matrix
 from .rounding import descent_slack, step_error
 
 Progress = Callable[[int, int, str], None]

@@ -15,9 +15,9 @@ import numpy as np
 
 from .. import definitions
 from ..activation import Activation
-from ..claims.exact import exact, matrix
 from ..feedforward import FeedForwardEnergy
 from ..numerics import FloatArray
+from .exact import exact, matrix
 from .rounding import feedforward_error
 from .search import Search
 from .strategies import repr_float, written

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mpmath
 import numpy as np
 
 from .. import definitions
 from ..numerics import FloatArray
-from ..testing.strategies import AttentionCase
+
+if TYPE_CHECKING:
+    from .strategies import AttentionCase
 
 DIGITS = 50
 Rows = list[list[Any]]
