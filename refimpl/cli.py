@@ -12,6 +12,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without ρ is no reason to stop
+    # Hypothesis keeps what it learns of a program; not in the folder where somebody runs a command
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "refimpl-hypothesis"))
     status = 0
     try:
         status, output = _run(argv)
@@ -68,6 +71,8 @@ def _run(argv: Sequence[str] | None) -> tuple[int, str]:
         raise ValueError(f"a command is needed: {', '.join(known for known in COMMANDS if known.startswith(name))}")
     command = COMMANDS[name]
     status, report = command.run(arguments)
+    if status == 2:  # read, and found to be invalid: said on standard error as every status 2 is
+        _complain(f"invalid: {report['reason']}", status)
     text = json.dumps(_strict(report), allow_nan=False) if arguments.json else command.show(report)
     return status, f"{text}\n"
 

@@ -29,7 +29,11 @@ def _formula_arguments(parser: argparse.ArgumentParser, what: str) -> None:
         "--param", action="append", type=_parameter, default=[], metavar="NAME=VALUE", help="a parameter"
     )
     parser.add_argument(
-        "--examples", type=_count, default=1000, metavar="N", help="random examples of the search (1000)"
+        "--examples",
+        type=_count,
+        default=1000,
+        metavar="N",
+        help="random examples a search, after a sweep (1000)",
     )
 
 
@@ -157,13 +161,15 @@ def show_rho_plot(report: Report) -> str:
 
 
 def activation_check_arguments(parser: argparse.ArgumentParser) -> None:
-    _formula_arguments(parser, "an activation: a formula in x")
+    _formula_arguments(parser, "an activation: a formula in x, or a name")
 
 
 def activation_check(arguments: argparse.Namespace) -> tuple[int, Report]:
     from . import recover
 
     report = recover.check(arguments.expr.strip(), dict(arguments.param), arguments.examples, arguments.seed)
+    if report["verdict"] == "invalid":
+        report["reason"] = f"not finite on the real line: {report['finite']['witness']}"
     return _STATUS[report["verdict"]], report
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from . import formula
 from .attention import AttentionEnergy
 from .rho import PENALTIES, Rho, get_rho
 
@@ -35,7 +39,19 @@ def examine_penalty(
     Raises ``ValueError`` for text that cannot be read or imported.
     """
     text = text.strip()
-    report, rho = _of_object(text) if _OBJECT.fullmatch(text) else _of_formula(text, dict(parameters or {}))
+    with contextlib.redirect_stdout(sys.stderr), np.errstate(all="ignore"):  # the callables may be anybody's
+        return _examine(text, dict(parameters or {}), examples, seed, alpha, progress)
+
+
+def _examine(
+    text: str,
+    parameters: dict[str, float | str],
+    examples: int,
+    seed: int,
+    alpha: float,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    report, rho = _of_object(text) if _OBJECT.fullmatch(text) else _of_formula(text, parameters)
     report["alpha"] = alpha
     nothing = {"examples": 0, "violations": 0, "counterexample": None}
     report |= {"descent": nothing, "weighted": nothing, "max_alpha": None, "kernel": None, "verdict": "invalid"}
@@ -54,7 +70,7 @@ def examine_penalty(
     searches = [search_descent(rho, examples, seed, step, False, progress) for step in steps]
     found = next((search for search in searches if search.counterexample is not None), searches[-1])
     report["descent"] = found.as_dict() | {"examples": sum(search.examples for search in searches)}
-    report["weighted"] = search_descent(rho, max(examples // 2, 1), seed, 1.0, True, progress).as_dict()
+    report["weighted"] = search_descent(rho, max(examples // 3, 1), seed, 1.0, True, progress).as_dict()
     report["kernel"] = describe(rho)
     proved = {
         name for name in ("finite", "nondecreasing", "concave", "bernstein") if report[name]["verdict"] == "proved"
@@ -75,7 +91,8 @@ def _of_formula(text: str, parameters: dict[str, float | str]) -> tuple[dict[str
     from .classify import classify_penalty
 
     rho = get_rho(text, **parameters)
-    traits = classify_penalty(rho.expr)
+    partial = formula.partial_operations(rho.formula or "", "z", dict(rho.parameters))
+    traits = classify_penalty(rho.expr, partial)
     verdicts = {name: getattr(traits, name) for name in ("finite", "nondecreasing", "concave", "bernstein")}
     report: dict[str, Any] = {
         "expr": traits.expr,
@@ -92,7 +109,10 @@ def _of_object(text: str) -> tuple[dict[str, Any], Rho]:
     """The same of plain callables, whose text is not seen: the check kit can refute, and proves nothing."""
     from .testing.kit import penalty_checks, results
 
-    rho = get_rho(load(text))
+    try:
+        rho = get_rho(load(text))
+    except TypeError as error:
+        raise ValueError(f"{text}: expected an object with value and derivative, functions of z ({error})") from None
     outcome = {result.name: result for result in results(rho, [c for c in penalty_checks() if c.name != "descent"])}
 
     def verdict(*names: str) -> dict[str, Any]:
@@ -127,9 +147,10 @@ def load(text: str) -> Any:
         thing: Any = importlib.import_module(module)
         for part in path.split("."):
             thing = getattr(thing, part)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{text}: expected MODULE:OBJECT that can be imported, got {error}") from None
-    return thing() if isinstance(thing, type) else thing
+        return thing() if isinstance(thing, type) else thing
+    except (Exception, SystemExit) as error:  # whatever somebody else's module does
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{text}: expected MODULE:OBJECT that can be imported, got {reason}") from None
 
 
 def penalty_table() -> list[dict[str, Any]]:

@@ -141,6 +141,35 @@ def parse(text: str, variable: str = "z", parameters: Mapping[str, float | str] 
         ) from None
 
 
+def partial_operations(
+    text: str, variable: str = "z", parameters: Mapping[str, float | str] | None = None
+) -> list[sympy.Expr]:
+    """The divisions, logarithms and powers of a formula that :func:`parse` reads, each as it is written.
+
+    SymPy cancels as it builds: ``sqrt(z - 3) * sqrt(z - 3)`` becomes z − 3, which is defined where the formula is not.
+    Whoever asks where a formula is defined asks these as well.
+    """
+    steps = _Parser(text, variable, _read_parameters(parameters or {}, variable)).program()
+    partial: list[Any] = []
+    _within_budget(lambda: _build(text, steps, variable, partial))
+    return [expr for expr in dict.fromkeys(partial) if expr.free_symbols]
+
+
+def derivative(expr: sympy.Expr, symbol: sympy.Symbol, order: int = 1) -> sympy.Expr:
+    """The derivative in the shortest form that SymPy finds in its budget: the quotient rule's own form cancels."""
+    import sympy
+
+    plain = expr.diff(symbol, order)
+    forms = [plain]
+    if order and not plain.has(sympy.Heaviside, sympy.DiracDelta, sympy.Piecewise, sympy.sign):
+        for simplify in (sympy.powsimp, sympy.factor):
+            try:
+                forms.append(_within_budget(functools.partial(simplify, plain)))
+            except (NotImplementedError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError):
+                continue
+    return min(forms, key=sympy.count_ops)
+
+
 def _read_parameters(parameters: Mapping[str, float | str], variable: str) -> dict[str, Fraction]:
     values = {}
     for name, value in parameters.items():
@@ -328,8 +357,11 @@ class _Parser:
         self.emit(comparison, 2, start)
 
 
-def _build(text: str, steps: list[_Step], variable: str) -> sympy.Expr:
-    """Run the postfix program in SymPy. A constant is tried in floats before SymPy may evaluate it."""
+def _build(text: str, steps: list[_Step], variable: str, partial: list[Any] | None = None) -> sympy.Expr:
+    """Run the postfix program in SymPy. A constant is tried in floats before SymPy may evaluate it.
+
+    ``partial`` receives the operations that are not defined everywhere, as they are written.
+    """
     import sympy
 
     leaves = {variable: symbol(variable), "pi": sympy.pi, "e": sympy.E}
@@ -349,6 +381,11 @@ def _build(text: str, steps: list[_Step], variable: str) -> sympy.Expr:
             if step.name in _EXPONENTIALS:
                 _check_exponent(step.name, args, values[-1])
             expr = entry.build(sympy, *args)
+            if partial is not None and value is None:
+                if step.name == "/":
+                    partial.append(sympy.Pow(args[1], -1))
+                elif step.name in ("log", "log1p", "sqrt", "**"):
+                    partial.append(expr)
             stack.append((expr, _check_built(expr, value, seen)))
         except (ArithmeticError, ValueError, TypeError) as error:
             too_large = f"too large; expected constants up to 1e{MAX_MAGNITUDE}"
@@ -381,6 +418,8 @@ def _check_exponent(name: str, args: tuple[Any, ...], value: float | None) -> No
     # exp(k log a) becomes a**k, wherever in the exponent it stands
     if exponent.has(log) and any(abs(k) > MAX_EXPONENT for k in exponent.atoms(Rational)):
         raise _Refused(f"a power of a logarithm beyond the limit; {bound}")
+    if name == "**" and value is not None and not exponent.is_Rational and not args[0].is_positive:
+        raise _Refused("an irrational power of what may be 0; expected the exponent as a decimal number")
     if name == "**" and value is not None:
         if _degree(args[0]) * abs(value) > MAX_EXPONENT:
             raise _Refused(f"a nested power beyond the limit; {bound} in total")

@@ -526,6 +526,22 @@ def _is_inverse(value: Any, t: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ the check
 
 
+# the shipped activations, with their default parameters, as formulas
+_NAMED = {
+    "identity": "x",
+    "relu": "relu(x)",
+    "shifted_relu": "relu(x - 0.5)",
+    "soft_threshold": "relu(x - 0.5) - relu(-x - 0.5)",
+    "hard_threshold": "where(abs(x) < 0.5, 0, x)",
+    "leaky_relu": "max(x, 0.01*x)",
+    "hard_tanh": "min(max(x, -1), 1)",
+    "tanh": "tanh(x)",
+    "sigmoid": "sigmoid(x)",
+    "softplus": "softplus(x)",
+    "elu": "where(x < 0, exp(x) - 1, x)",
+}
+
+
 def check(
     text: str, parameters: Mapping[str, float | str] | None = None, examples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
@@ -539,8 +555,9 @@ def check(
     from .testing.search import Search
     from .testing.search_activation import FeedForwardRise, search_activation
 
+    text = _NAMED.get(text, text)
     expr = formula.parse(text, "x", parameters)
-    traits = classify_activation(expr)
+    traits = classify_activation(expr, formula.partial_operations(text, "x", parameters))
     some, convex, recovered = traits.nondecreasing, traits.lipschitz, None
     if "refuted" not in (traits.finite.verdict, some.verdict):
         try:

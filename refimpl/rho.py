@@ -72,7 +72,7 @@ def _literal(expr: sympy.Expr, numbers: str) -> tuple[Callable[[Any], Any], Call
     from . import formula
 
     z = formula.symbol("z")
-    return formula.scalar(expr, z, numbers), formula.scalar(expr.diff(z), z, numbers)
+    return formula.scalar(expr, z, numbers), formula.scalar(formula.derivative(expr, z), z, numbers)
 
 
 def _power(z: FloatArray, exponent: float) -> FloatArray:
@@ -181,7 +181,7 @@ def _from_formula(text: str, parameters: tuple[tuple[str, float | str], ...]) ->
         z, expr = formula.symbol("z"), formula.parse(text, "z", dict(parameters))
     except formula.FormulaError as error:
         raise formula.FormulaError(f"rho: {error}") from None
-    value, derivative, second = (formula.vectorised(expr.diff(z, k), z) for k in range(3))
+    value, derivative, second = (formula.vectorised(formula.derivative(expr, z, k), z) for k in range(3))
     return Rho(text, value, derivative, second, _log(expr.diff(z)), text, parameters)
 
 

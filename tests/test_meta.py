@@ -576,6 +576,14 @@ def test_right_code_is_not_accused(claim):
     assert (finding.violations, finding.error) == (0, None)
 
 
+@pytest.mark.parametrize("alpha", [0.125, 1.0, 8.0])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_right_prox_is_not_accused_at_the_ends_of_its_domain(name, alpha):
+    """Saturated activations, where a penalty's slope is infinite and floats end."""
+    for size in (0.0625, 5.5625, 10.0):
+        CLAIMS["prox.definition"].check((ACTIVATIONS[name], np.array([-size, 0.0, size]), alpha))
+
+
 @pytest.fixture
 def unshrunk(monkeypatch):
     """Violations as they are found: shrinking has its own test, and would take most of the time of these."""

@@ -8,6 +8,7 @@ A formula is taken as written: ``(1 − exp(−z))/z`` is undefined at 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -49,9 +50,10 @@ class ActivationTraits:
     lipschitz: Verdict
 
 
-def classify_penalty(expr: sympy.Expr) -> PenaltyTraits:
+def classify_penalty(expr: sympy.Expr, partial: Sequence[sympy.Expr] = ()) -> PenaltyTraits:
+    """Classify ρ. ``partial`` are the operations of the formula as written, which SymPy may have cancelled."""
     f = decide.Function(expr, "z")
-    exists = decide.defined(f)
+    exists = _defined(f, partial)
     slope, infinite = decide.slope_at_zero(f)
     finite = exists
     if infinite:
@@ -70,9 +72,22 @@ def classify_penalty(expr: sympy.Expr) -> PenaltyTraits:
     return PenaltyTraits(show.formula(expr), _derivative(f), slope, finite, rising, concave, bernstein)
 
 
-def classify_activation(expr: sympy.Expr) -> ActivationTraits:
-    f = decide.Function(expr, "x")
+def _defined(f: decide.Function, partial: Sequence[sympy.Expr]) -> Verdict:
+    """Whether f is defined everywhere, and with it each operation that is no longer in its expression."""
     exists = decide.defined(f)
+    for operation in partial:
+        if exists.verdict != "proved" or f.expr.has(operation):
+            continue
+        written = decide.defined(decide.Function(operation, str(f.symbol)))
+        if written.verdict != "proved":
+            exists = Verdict(written.verdict, f"{written.method}, of {show.formula(operation)}", written.witness)
+    return exists
+
+
+def classify_activation(expr: sympy.Expr, partial: Sequence[sympy.Expr] = ()) -> ActivationTraits:
+    """Classify σ. ``partial`` are the operations of the formula as written, which SymPy may have cancelled."""
+    f = decide.Function(expr, "x")
+    exists = _defined(f, partial)
     rising = decide.nondecreasing(f)
     lipschitz = decide.lipschitz(f, rising)
     rising, lipschitz = (_only_where_defined(v, exists) for v in (rising, lipschitz))

@@ -93,7 +93,7 @@ def results(subject: Any, checks: Sequence[Check]) -> Iterator[Result]:
             check(subject)
         except CheckFailure as failure:
             yield Result(check.name, check.claim, False, failure.finding, failure.smallest)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = f"the check could not run on it: {type(error).__name__}: {error}"
             yield Result(check.name, check.claim, False, where)
         else:

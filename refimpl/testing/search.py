@@ -179,17 +179,15 @@ def _candidates(draw: st.DrawFn, weighted: bool) -> _Candidate:
 
 
 def _rises(rho: Rho, Y: FloatArray, W: FloatArray | None, m: FloatArray | None, alpha: float) -> Any:
-    """(E(Y⁺) − E(Y)) / Σ m |ρ|, shape (...); −1 where an energy is not finite or every ρ is 0."""
+    """(E(Y⁺) − E(Y)) / max(|E(Y⁺)|, |E(Y)|), shape (...); −1 where an energy is not finite or both are 0."""
     attention = AttentionEnergy(W, rho, m)
-    size = AttentionEnergy(W, replace(rho, value=lambda z: np.abs(rho.value(z))), m)
     with np.errstate(all="ignore"):
         try:
-            Y_new = attention.step(Y, alpha)
-            before, after = attention.value(Y), attention.value(Y_new)
-            scale = size.value(Y) + size.value(Y_new)
+            before, after = attention.value(Y), attention.value(attention.step(Y, alpha))
         except ValueError:  # an infinite kernel, or a step that left the floats
             return np.full(Y.shape[:-2], -1.0)[()]
-        usable = np.isfinite(before) & np.isfinite(after) & (scale > 0)
+        scale = np.maximum(np.abs(before), np.abs(after))
+        usable = np.isfinite(scale) & (scale > 0)
         return np.where(usable, (after - before) / np.where(usable, scale, 1.0), -1.0)[()]
 
 
