@@ -63,6 +63,8 @@ def quadratics(draw: st.DrawFn) -> QuadraticCase:
     p = draw(st.integers(1, 4))
     F, G = draw(strategies.matrices(p, p)), draw(strategies.matrices(p, p))
     a, b, y = (draw(strategies.matrices(1, p)) for _ in range(3))
+    if draw(st.booleans()):  # between the two minimisers, where f and g pull apart
+        y = (a + b) / 2
     if draw(st.booleans()):  # one direction pulls far harder than the others, from the edge of y ≥ 0
         pulled = draw(st.integers(0, p - 1))
         a[0, pulled] *= 64
