@@ -82,7 +82,9 @@ def show_rho_check(report: Report) -> str:
     lines += [f"check {check['name']} FAILED: {check['message']} ({check['counterexample']})" for check in failed]
     if report["verdict"] != "invalid":
         lines += [*_descent(report["descent"], "descent, unit pair weights")]
-        lines += [*_descent(report["weighted"], "descent, other pair weights"), *report["kernel"]["text"], ""]
+        if report["weighted"]["examples"]:
+            lines += _descent(report["weighted"], "descent, other pair weights")
+        lines += [*report["kernel"]["text"], ""]
     lines.append(f"verdict: {_penalty_verdict(report)}")
     return "\n".join(lines)
 
