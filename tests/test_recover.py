@@ -299,7 +299,7 @@ def test_check_refutes_with_two_points(text):
 def test_check_refutes_what_only_the_recovery_sees(monkeypatch):
     expr = formula.parse("sin(x)", "x")
     blind = replace(classify.classify_activation(expr), nondecreasing=Verdict("unknown", "planted"))
-    monkeypatch.setattr(classify, "classify_activation", lambda _: blind)
+    monkeypatch.setattr(classify, "classify_activation", lambda *_: blind)
     report = recover.check("sin(x)")
     assert report["verdict"] == "refuted"
     assert report["prox_of_convex_function"]["method"] == "50-digit arithmetic"
