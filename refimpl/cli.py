@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from . import __version__, cli_rho, console
+from .cli_rho import at_least
 
 Report = dict[str, Any]
 
@@ -114,22 +115,9 @@ def _parser() -> argparse.ArgumentParser:
         adder = groups[first] if part else subparsers
         subparser = adder.add_parser(part or name, help=command.help, description=command.help, allow_abbrev=False)
         command.arguments(subparser)
-        subparser.add_argument("--seed", type=_at_least(0), default=0, metavar="S", help="of the random draws")
+        subparser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="of the random draws")
         subparser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {value!r}")
-        return number
-
-    return read
 
 
 # ------------------------------------------------------------------------------------------------ refimpl verify
@@ -137,7 +125,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--claim", action="append", metavar="ID", help="check this claim only; may be repeated")
-    parser.add_argument("--examples", type=_at_least(1), default=200, metavar="N", help="random examples a claim")
+    parser.add_argument("--examples", type=at_least(1), default=200, metavar="N", help="random examples a claim")
 
 
 def _verify(arguments: argparse.Namespace) -> tuple[int, Report]:
@@ -192,8 +180,8 @@ def _reason(claim: Report) -> str:
 def _curve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentences", type=Path, required=True, metavar="F", help="a .tsv file with a header row")
     parser.add_argument("--embeddings", type=Path, required=True, metavar="F", help="word vectors, .npz or GloVe .txt")
-    parser.add_argument("--layers", type=_at_least(1), default=12, metavar="L", help="number of layers (12)")
-    parser.add_argument("--samples", type=_at_least(1), metavar="N", help="a random subset of N sentences")
+    parser.add_argument("--layers", type=at_least(1), default=12, metavar="L", help="number of layers (12)")
+    parser.add_argument("--samples", type=at_least(1), metavar="N", help="a random subset of N sentences")
     parser.add_argument("--rho", default="exp", metavar="R", help="the penalty: a name or a formula in z (exp)")
     parser.add_argument("--no-relu", action="store_true", help="the identity instead of ReLU")
     parser.add_argument("--plot", type=Path, metavar="OUT", help="draw the curve: .png, .svg or .pdf")
@@ -266,7 +254,7 @@ COMMANDS = {
         cli_rho.rho_check,
         cli_rho.show_rho_check,
     ),
-    "rho list": Command("the shipped penalties", cli_rho.rho_list_arguments, cli_rho.rho_list, cli_rho.show_rho_list),
+    "rho list": Command("the shipped penalties", cli_rho.no_arguments, cli_rho.rho_list, cli_rho.show_rho_list),
     "rho plot": Command(
         "penalties, kernels, attention and energies side by side",
         cli_rho.rho_plot_arguments,
@@ -281,7 +269,7 @@ COMMANDS = {
     ),
     "activation list": Command(
         "the shipped activations",
-        cli_rho.activation_list_arguments,
+        cli_rho.no_arguments,
         cli_rho.activation_list,
         cli_rho.show_activation_list,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,26 @@ def _formula_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     )
     parser.add_argument(
         "--examples",
-        type=_count,
+        type=at_least(1),
         default=1000,
         metavar="N",
         help="random examples a search, after a sweep (1000)",
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
+def at_least(least: int) -> Callable[[str], int]:
+    """The reader of a whole number of at least ``least`` from the command line."""
+
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {value!r}")
+        return number
+
+    return read
 
 
 def _step_size(text: str) -> float:
@@ -127,8 +136,8 @@ def _descent(search: Report, what: str) -> Iterator[str]:
     yield ""
 
 
-def rho_list_arguments(parser: argparse.ArgumentParser) -> None:
-    pass
+def no_arguments(parser: argparse.ArgumentParser) -> None:
+    """A command that takes none of its own."""
 
 
 def rho_list(arguments: argparse.Namespace) -> tuple[int, Report]:
@@ -193,10 +202,6 @@ def show_activation_check(report: Report) -> str:
     }
     lines += ["", f"verdict: {words[report['verdict']]}"]
     return "\n".join(lines)
-
-
-def activation_list_arguments(parser: argparse.ArgumentParser) -> None:
-    pass
 
 
 def activation_list(arguments: argparse.Namespace) -> tuple[int, Report]:

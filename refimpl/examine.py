@@ -7,6 +7,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ def _of_object(text: str) -> tuple[dict[str, Any], Rho]:
         "concave": concave,
         "bernstein": concave if concave["verdict"] == "refuted" else unknown,
         "proofs": {},
-        "checks": [result.as_dict() for result in outcome.values()],
+        "checks": [asdict(result) for result in outcome.values()],
     }
     return report, rho
 
@@ -158,12 +159,12 @@ def penalty_table() -> list[dict[str, Any]]:
     """The shipped penalties: name, formula, derivative and traits."""
     from .classify import show
 
-    z = next(iter(PENALTIES.values())).expr.free_symbols.pop()
+    z = formula.symbol("z")
     return [
         {
             "name": rho.name,
             "formula": rho.formula,
-            "derivative": show.formula(rho.expr.diff(z)),
+            "derivative": show.formula(formula.derivative(rho.expr, z)),
             "concave": rho.concave,
             "bernstein": rho.bernstein,
         }

@@ -9,7 +9,7 @@ import functools
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import hypothesis
@@ -742,7 +742,7 @@ def test_measured_and_tightest():
 
 def test_the_same_seed_finds_the_same(monkeypatch):
     claim = FAULTS["prox.definition"]["prox 17x + 3"](monkeypatch, CLAIMS["prox.definition"])
-    assert run(claim, 100, seed=4).as_dict() == run(claim, 100, seed=4).as_dict()
+    assert asdict(run(claim, 100, seed=4)) == asdict(run(claim, 100, seed=4))
     seen = [[], [], []]
     for values, seed in zip(seen, (1, 1, 2), strict=True):
         run(claim_of(values.append), 50, seed=seed)
@@ -785,8 +785,8 @@ GOOD = Finding(examples=20, witness="outside: a point")
     ],
 )
 def test_a_claim_is_ok_only_if_derived_and_checked(change, identities, failure, message):
-    assert _row(CLAIM, ({CLAIM.id: 12}, None), GOOD.as_dict())["ok"]
-    row = _row(CLAIM, (identities, failure), replace(GOOD, **change).as_dict())
+    assert _row(CLAIM, ({CLAIM.id: 12}, None), asdict(GOOD))["ok"]
+    row = _row(CLAIM, (identities, failure), asdict(replace(GOOD, **change)))
     assert not row["ok"]
     assert row["error"] == message
     assert row["derivation"] == ("proved" if identities.get(CLAIM.id) and not failure else "missing")
@@ -795,7 +795,7 @@ def test_a_claim_is_ok_only_if_derived_and_checked(change, identities, failure, 
 def test_a_check_that_runs_on_nothing_is_not_ok():
     finding = run(claim_of(lambda case: assume(False)), 20)
     assert finding.examples == 0
-    assert not _row(CLAIM, ({CLAIM.id: 12}, None), finding.as_dict())["ok"]
+    assert not _row(CLAIM, ({CLAIM.id: 12}, None), asdict(finding))["ok"]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from . import derive
@@ -118,4 +119,4 @@ def _execute(notebook: str) -> tuple[dict[str, int], str | None]:
 def _check(name: str, examples: int, seed: int) -> dict[str, Any]:
     from .ledger import run
 
-    return run(all_claims()[name], examples, seed).as_dict()
+    return asdict(run(all_claims()[name], examples, seed))

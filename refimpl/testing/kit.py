@@ -76,15 +76,6 @@ class Result:
     message: str | None = None
     counterexample: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "claim": self.claim,
-            "passed": self.passed,
-            "message": self.message,
-            "counterexample": self.counterexample,
-        }
-
 
 def results(subject: Any, checks: Sequence[Check]) -> Iterator[Result]:
     """Run each check on its own; a failure does not stop the others. One that breaks down has failed too."""

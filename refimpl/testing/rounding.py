@@ -21,7 +21,8 @@ TINY = float(np.finfo(np.float64).tiny)
 
 def spread(Y: Output) -> float:
     """The largest distance of a token (n, d) from the centroid."""
-    return float(np.linalg.norm(centred(np.asarray(Y, dtype=np.float64))[0], axis=-1).max(initial=0.0))
+    offset, exponent = centred(np.asarray(Y, dtype=np.float64))
+    return float(np.ldexp(np.linalg.norm(offset, axis=-1).max(initial=0.0), exponent))
 
 
 def pairs(attention: AttentionEnergy, Y: Output) -> tuple[FloatArray, FloatArray, FloatArray]:
