@@ -53,6 +53,19 @@ def test_the_table_of_penalties(text, verdict, status, concave, capsys):
         assert report["descent"]["examples"] == 0
 
 
+@pytest.mark.parametrize(
+    "text", ["sqrt(z - 3)*sqrt(z - 3)", "0*log(z - 5) + z", "z/z", "exp(log(z))", "(z - 5)/(z - 5)*z", "sqrt(z - 3)**2"]
+)
+def test_what_sympy_cancels_is_still_asked_where_it_is_defined(text, capsys):
+    assert cli.main(["rho", "check", text, "--json", "--examples", "10"]) == 2
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["finite"]["verdict"] == REFUTED
+    assert "undefined at z = " in report["finite"]["witness"]
+    assert captured.err.startswith("refimpl: invalid: ")
+    assert cli.main(["activation", "check", text.replace("z", "x"), "--json", "--examples", "10"]) == 2
+
+
 @pytest.mark.parametrize("text", ["1 - cos(z)", "exp(z) - 1", "-exp(-z**2)"])
 def test_a_counterexample_can_be_pasted(text, capsys):
     found = search_descent(get_rho(text), 100).counterexample
