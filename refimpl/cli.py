@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from . import __version__, cli_rho, console
+from . import __version__, cli_check, cli_rho, console
 from .cli_rho import at_least
 
 Report = dict[str, Any]
@@ -58,7 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> tuple[int, str]:
     parser = _parser()
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv[:1] in (["rho"], ["activation"]):  # a formula such as -exp(-z) is no option: argparse lets spaces pass
+    if argv[:1] in (
+        ["rho"],
+        ["activation"],
+        ["check"],
+    ):  # a formula such as -exp(-z) is no option: argparse lets spaces pass
         argv = [
             f" {word}" if word[:1] == "-" and word[1:2] not in ("", "-") and word != "-h" else word for word in argv
         ]
@@ -273,4 +277,13 @@ COMMANDS = {
         cli_rho.activation_list,
         cli_rho.show_activation_list,
     ),
+    **{
+        f"check {kind}": Command(
+            f"whether a function is the {what} of the paper, and what it is if not",
+            cli_check.check_arguments(kind),
+            cli_check.check(kind),
+            cli_check.show_check,
+        )
+        for kind, what in cli_check.WHAT.items()
+    },
 }

@@ -40,7 +40,7 @@ class CheckFailure(AssertionError):
         )
 
 
-class _Finding(Exception):
+class Finding(Exception):
     def __init__(self, finding: str, smallest: Any = None) -> None:
         super().__init__(finding, smallest)
         self.finding, self.smallest = finding, smallest
@@ -58,7 +58,7 @@ class Check:
     def __call__(self, subject: Any) -> None:
         try:
             self.body(self.read(subject))
-        except _Finding as found:
+        except Finding as found:
             smallest = None if found.smallest is None else str(found.smallest)
             raise CheckFailure(self, found.finding, smallest) from None
 
@@ -102,9 +102,9 @@ def _at(function: Callable[[FloatArray], Any], z: FloatArray, what: str) -> Floa
     with np.errstate(all="ignore"):
         result = np.asarray(function(z.copy()))
     if result.shape not in ((), z.shape):
-        raise _Finding(f"{what} of an array of shape {z.shape} has shape {result.shape}", f"z = {z.tolist()}")
+        raise Finding(f"{what} of an array of shape {z.shape} has shape {result.shape}", f"z = {z.tolist()}")
     if result.dtype.kind not in "fiu":
-        raise _Finding(f"{what} returns {result.dtype}, not real floats", f"z = {z.tolist()}")
+        raise Finding(f"{what} returns {result.dtype}, not real floats", f"z = {z.tolist()}")
     return np.array(np.broadcast_to(result, z.shape), dtype=np.float64)
 
 
@@ -125,10 +125,10 @@ def _check_shapes(rho: Rho) -> None:
                 and not (np.isnan(alone) and np.isnan(at_once))
                 and abs(alone - at_once) > 8 * EPS * abs(alone)
             ):
-                raise _Finding(f"{what} is {at_once} inside an array and {alone} alone", f"z = {z}")
+                raise Finding(f"{what} is {at_once} inside an array and {alone} alone", f"z = {z}")
         square = _at(function, _POINTS[:4].reshape(2, 2), what)
         if not np.allclose(square.ravel(), whole[:4], rtol=8 * EPS, atol=0, equal_nan=True):
-            raise _Finding(f"{what} of a (2, 2) array is not elementwise", f"z = {_POINTS[:4].reshape(2, 2).tolist()}")
+            raise Finding(f"{what} of a (2, 2) array is not elementwise", f"z = {_POINTS[:4].reshape(2, 2).tolist()}")
 
 
 def _check_finite(rho: Rho) -> None:
@@ -136,10 +136,10 @@ def _check_finite(rho: Rho) -> None:
         values = _at(function, _POINTS, what)
         for z, value in zip(_POINTS, values, strict=True):
             if not np.isfinite(value):
-                raise _Finding(f"{what} is {value}: it has to be finite on [0, ∞)", f"z = {z:g}")
+                raise Finding(f"{what} is {value}: it has to be finite on [0, ∞)", f"z = {z:g}")
         far = _at(function, np.array([np.inf]), what)[0]
         if np.isnan(far):
-            raise _Finding(f"{what} is nan at z = inf: it has to give the limit there", "z = inf")
+            raise Finding(f"{what} is nan at z = inf: it has to give the limit there", "z = inf")
 
 
 def _check_pure(rho: Rho) -> None:
@@ -147,11 +147,11 @@ def _check_pure(rho: Rho) -> None:
         z = _POINTS.copy()
         first = np.array(function(z))
         if not np.array_equal(z, _POINTS):
-            raise _Finding(f"{what} changes its input", f"z = {_POINTS[z != _POINTS][:1].tolist()}")
+            raise Finding(f"{what} changes its input", f"z = {_POINTS[z != _POINTS][:1].tolist()}")
         kept = first.copy()
         second = np.array(function(z))
         if not np.array_equal(kept, second, equal_nan=True):
-            raise _Finding(f"{what} gives another answer the second time", f"z = {_POINTS[:1].tolist()}")
+            raise Finding(f"{what} gives another answer the second time", f"z = {_POINTS[:1].tolist()}")
 
 
 def _check_float32(rho: Rho) -> None:
@@ -163,7 +163,7 @@ def _check_float32(rho: Rho) -> None:
         wrong = ~(np.abs(single - double) <= 64 * np.finfo(np.float32).eps * (1 + np.abs(double)))
         if wrong.any():
             i = int(np.flatnonzero(wrong)[0])
-            raise _Finding(f"{what} of float32 is {single[i]:g}, of float64 {double[i]:g}", f"z = {z[i]:g}")
+            raise Finding(f"{what} of float32 is {single[i]:g}, of float64 {double[i]:g}", f"z = {z[i]:g}")
 
 
 def _quotients(value: Callable[[FloatArray], Any], z: float) -> Iterator[tuple[float, float, float]]:
@@ -188,7 +188,7 @@ def _check_slope(function: Callable[[FloatArray], Any], slope: Callable[[FloatAr
         # at z = 0 there is one side only: the quotient is off by O(h), so it has to come closer as h shrinks
         slack = 4e-3 * (1 + abs(claimed)) if z == 0 else 1e-6 * (1 + abs(claimed))
         if not min(gaps) <= slack:
-            raise _Finding(f"{what} is {claimed:g} where differences give {forward:.6g}", f"z = {z:g}")
+            raise Finding(f"{what} is {claimed:g} where differences give {forward:.6g}", f"z = {z:g}")
 
 
 def _check_derivative(rho: Rho) -> None:
@@ -201,13 +201,13 @@ def _check_nondecreasing(rho: Rho) -> None:
     slope = _at(rho.derivative, _POINTS, "the derivative")
     if (slope < 0).any():
         i = int(np.flatnonzero(slope < 0)[0])
-        raise _Finding(f"the derivative is {slope[i]:g}: attention weights would be negative", f"z = {_POINTS[i]:g}")
+        raise Finding(f"the derivative is {slope[i]:g}: attention weights would be negative", f"z = {_POINTS[i]:g}")
     z = np.sort(_POINTS)
     values = _at(rho.value, z, "the value")
     falls = np.diff(values) < -8 * EPS * (np.abs(values[1:]) + np.abs(values[:-1]))
     if falls.any():
         i = int(np.flatnonzero(falls)[0])
-        raise _Finding(f"it falls from {values[i]:g} to {values[i + 1]:g}", f"z = {z[i]:g} and {z[i + 1]:g}")
+        raise Finding(f"it falls from {values[i]:g} to {values[i + 1]:g}", f"z = {z[i]:g} and {z[i + 1]:g}")
 
 
 def _check_concave(rho: Rho) -> None:
@@ -219,7 +219,7 @@ def _check_concave(rho: Rho) -> None:
     if above.any():
         pairs = np.argwhere(above)
         s, t = pairs[np.argmin([len(f"{z[i]:g}{z[j]:g}") for i, j in pairs])]
-        raise _Finding(
+        raise Finding(
             f"it is not concave: ρ({z[t]:g}) = {values[t]:g} lies above the tangent at {z[s]:g}, which is "
             f"{tangents[s, t]:g} there; descent is not guaranteed",
             f"z = {z[s]:g} and {z[t]:g}",
@@ -233,15 +233,15 @@ def _check_energy(rho: Rho) -> None:
         attention.step([[0.0], [0.0], [3.0]])
         step = attention.step([[0.0], [1.0], [1e200]])
     except ValueError as error:
-        raise _Finding(str(error), "Y = [[0], [0], [3]] or [[0], [1], [1e200]]") from None
+        raise Finding(str(error), "Y = [[0], [0], [3]] or [[0], [1], [1e200]]") from None
     if not np.isfinite(step).all():
-        raise _Finding(f"the step gives {step.tolist()}", "Y = [[0], [1], [1e200]]")
+        raise Finding(f"the step gives {step.tolist()}", "Y = [[0], [1], [1e200]]")
 
 
 def _check_descent(rho: Rho) -> None:
     found = search_descent(rho, examples=200).counterexample
     if found is not None:
-        raise _Finding(
+        raise Finding(
             f"the step raises the energy from {found.before:.7g} to {found.after:.7g} ({found.confirmed})",
             f"Y = {found.Y.tolist()}, W = {None if found.W is None else found.W.tolist()}",
         )
@@ -256,7 +256,7 @@ def _check_bernstein(rho: Rho) -> None:
             smallest = float(np.linalg.eigvalsh(AttentionEnergy(rho=rho).kernel(Y))[0])
             if smallest < -1e-12 * n * float(_at(rho.derivative, np.zeros(1), "the derivative")[0]):
                 message = f"declared Bernstein, but Γ has the eigenvalue {smallest:.3g}"
-                raise _Finding(message, f"{n} tokens on a line, {spacing:g} apart")
+                raise Finding(message, f"{n} tokens on a line, {spacing:g} apart")
 
 
 def _check_formula(rho: Rho) -> None:
@@ -267,7 +267,7 @@ def _check_formula(rho: Rho) -> None:
         for z, computed in zip(_POINTS, _at(function, _POINTS, what), strict=True):
             expected = literal(float(z))
             if not abs(computed - expected) <= 64 * EPS * (1 + abs(expected)):
-                raise _Finding(
+                raise Finding(
                     f"{what} is {computed:.17g}, its formula {rho.formula!r} gives {expected:.17g}", f"z = {z:g}"
                 )
 
@@ -302,7 +302,7 @@ def _sigma(activation: Activation, v: FloatArray, alpha: Any = 1.0) -> FloatArra
     with np.errstate(all="ignore"):
         result = np.asarray(activation.prox(v.copy(), alpha))
     if result.shape != v.shape:
-        raise _Finding(f"the prox of an array of shape {v.shape} has shape {result.shape}", f"v = {v.tolist()}")
+        raise Finding(f"the prox of an array of shape {v.shape} has shape {result.shape}", f"v = {v.tolist()}")
     return result.astype(np.float64)
 
 
@@ -312,11 +312,11 @@ def _check_prox_shapes(activation: Activation) -> None:
     steps = _sigma(activation, _ARGUMENTS, np.full(_ARGUMENTS.shape, 0.5))
     for other, what in ((alone, "one by one"), (_sigma(activation, _ARGUMENTS.reshape(3, 7)).ravel(), "as a matrix")):
         if not np.allclose(whole, other, rtol=1e-14, atol=1e-15):
-            raise _Finding(f"the prox of the same numbers differs {what}", f"v = {_ARGUMENTS.tolist()}")
+            raise Finding(f"the prox of the same numbers differs {what}", f"v = {_ARGUMENTS.tolist()}")
     if not np.allclose(steps, _sigma(activation, _ARGUMENTS, 0.5), rtol=1e-14, atol=1e-15):
-        raise _Finding("an array of steps α gives another prox than the number", "α = 0.5")
+        raise Finding("an array of steps α gives another prox than the number", "α = 0.5")
     if np.shape(activation.penalty(_ARGUMENTS.copy())) != _ARGUMENTS.shape:
-        raise _Finding("φ of an array has another shape", f"y = {_ARGUMENTS.tolist()}")
+        raise Finding("φ of an array has another shape", f"y = {_ARGUMENTS.tolist()}")
 
 
 def _check_prox_finite(activation: Activation) -> None:
@@ -325,7 +325,7 @@ def _check_prox_finite(activation: Activation) -> None:
         phi = np.asarray(activation.penalty(p), dtype=np.float64)
         for v, y, value in zip(_ARGUMENTS, p, phi, strict=True):
             if not (np.isfinite(y) and np.isfinite(value)):
-                raise _Finding(
+                raise Finding(
                     f"the prox is {y:g} with φ = {value:g}: both have to be finite", f"v = {v:g}, α = {alpha:g}"
                 )
 
@@ -335,9 +335,9 @@ def _check_prox_pure(activation: Activation) -> None:
         v = _ARGUMENTS.copy()
         first = np.array(function(v))
         if not np.array_equal(v, _ARGUMENTS):
-            raise _Finding(f"{what} changes its input", f"v = {_ARGUMENTS.tolist()}")
+            raise Finding(f"{what} changes its input", f"v = {_ARGUMENTS.tolist()}")
         if not np.array_equal(first, np.array(function(v)), equal_nan=True):
-            raise _Finding(f"{what} gives another answer the second time", f"v = {_ARGUMENTS.tolist()}")
+            raise Finding(f"{what} gives another answer the second time", f"v = {_ARGUMENTS.tolist()}")
 
 
 def _check_prox_definition(activation: Activation) -> None:
@@ -350,7 +350,7 @@ def _check_prox_definition(activation: Activation) -> None:
             try:
                 require_prox(activation, p, np.array([v]), alpha)
             except Violation as violation:
-                raise _Finding(str(violation), f"v = {v:g}, α = {alpha:g}") from None
+                raise Finding(str(violation), f"v = {v:g}, α = {alpha:g}") from None
 
 
 def _check_monotone(activation: Activation) -> None:
@@ -364,7 +364,7 @@ def _check_monotone(activation: Activation) -> None:
     ):
         if wrong.any():
             i = int(np.flatnonzero(wrong)[0])
-            raise _Finding(
+            raise Finding(
                 f"{what}: σ({v[i]:g}) = {y[i]:g}, σ({v[i + 1]:g}) = {y[i + 1]:g}", f"v = {v[i]:g} and {v[i + 1]:g}"
             )
 
@@ -383,7 +383,7 @@ def _check_ffn_descent(activation: Activation) -> None:
             rise = energy.value(Y_new) - energy.value(Y)
             noise = feedforward_error(energy, Y) + feedforward_error(energy, Y_new)
             if not rise <= 64 * noise:
-                raise _Finding(
+                raise Finding(
                     f"the step α = {alpha:g} raises the energy by {rise:.3g}",
                     f"Y = {Y.tolist()}, Wf = {F.tolist()}, B = {B.tolist()}",
                 )

@@ -1,0 +1,192 @@
+"""Somebody else's function, called safely: its framework's arrays in, float64 out, and whatever it does is a finding.
+
+A function that raises, hangs, returns something else or leaves ``nan`` behind gives a :class:`Finding` about itself,
+with the lines of its own code that led there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..numerics import FloatArray
+from .kit import Finding
+
+FRAMEWORKS = ("numpy", "torch", "jax")
+DTYPES = ("float64", "float32")
+_OURS = Path(__file__).parent
+_FRAMES = 4  # the lines of somebody's code that are shown
+
+
+class Subject:
+    """The function under test: ``subject(*arrays)`` gives its tokens as float64.
+
+    ``arrays`` are NumPy arrays, tokens Y (n, d) first; with ``batched`` the function sees Y as (b, n, d). Each call
+    runs in a thread of its own and is given up after ``seconds``; a function that hung once is not called again.
+    """
+
+    def __init__(self, fn: Callable[..., Any], framework: str, dtype: str, batched: bool, seconds: float) -> None:
+        if not callable(fn):
+            raise TypeError(f"fn: expected a function of {framework} arrays, got {type(fn).__name__}")
+        self.fn, self.framework, self.dtype, self.batched, self.seconds = fn, framework, dtype, batched, seconds
+        self.returned: str | None = None  # the dtype that came last
+        self.hung = False
+
+    def __call__(self, *arrays: FloatArray) -> FloatArray:
+        """The function's tokens for one set of inputs, shape (n, d)."""
+        if not self.batched:
+            return self.batch(*arrays)
+        result: FloatArray = self.batch(arrays[0][None], *arrays[1:])[0]
+        return result
+
+    def batch(self, *arrays: FloatArray) -> FloatArray:
+        """The function's tokens for Y as it takes them, (n, d) or (b, n, d)."""
+        return self.read(self.guarded(lambda: self.fn(*self.arrays(arrays))), arrays[0].shape)
+
+    def after_call(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
+        """What the inputs are after a call."""
+        given = self.arrays(arrays)
+        self.guarded(lambda: self.fn(*given))
+        return [np.asarray(self._numpy(array), dtype=np.float64) for array in given]
+
+    def transposed_call(self, arrays: Sequence[FloatArray]) -> FloatArray:
+        """The function's tokens for the same inputs stored column by column."""
+        return self.read(self.guarded(lambda: self.fn(*self.arrays(arrays, order="F"))), arrays[0].shape)
+
+    def arrays(self, arrays: Sequence[FloatArray], order: Literal["C", "F"] = "C") -> list[Any]:
+        """The framework's own copies, in the dtype under test."""
+        copies = [np.array(array, dtype=self.dtype, order=order) for array in arrays]
+        if self.framework == "torch":
+            import torch
+
+            return [torch.from_numpy(copy) for copy in copies]
+        if self.framework == "jax":
+            import jax.numpy
+
+            return [jax.numpy.asarray(copy) for copy in copies]
+        return copies
+
+    def read(self, result: Any, shape: tuple[int, ...]) -> FloatArray:
+        """What came back, as float64; a :class:`Finding` where it is not a finite real array of that shape."""
+        array = self._numpy(result)
+        if array.dtype.kind != "f":
+            raise Finding(f"your function returns {array.dtype}, expected {self.dtype}")
+        if array.shape != shape:
+            raise Finding(f"your function returns shape {array.shape} for tokens of shape {shape}")
+        self.returned = str(array.dtype)
+        if not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise Finding(f"your function returns {array[where]} at index {where}")
+        return np.asarray(array, dtype=np.float64)
+
+    def vjp(self, arrays: Sequence[FloatArray], cotangent: FloatArray) -> list[FloatArray]:
+        """The cotangents of the inputs, by the framework's own reverse mode: torch or jax."""
+        shapes = [array.shape for array in arrays]
+        if self.batched:
+            arrays, cotangent = [arrays[0][None], *arrays[1:]], cotangent[None]
+        pulled = self.guarded(
+            lambda: (
+                self._torch_vjp(arrays, cotangent) if self.framework == "torch" else self._jax_vjp(arrays, cotangent)
+            )
+        )
+        return [self.read(pulled[0], arrays[0].shape).reshape(shapes[0])] + [
+            self.read(gradient, shape) for gradient, shape in zip(pulled[1:], shapes[1:], strict=True)
+        ]
+
+    def _torch_vjp(self, arrays: Sequence[FloatArray], cotangent: FloatArray) -> list[Any]:
+        import torch
+
+        inputs = [tensor.requires_grad_(True) for tensor in self.arrays(arrays)]
+        result = self.fn(*inputs)
+        if not (isinstance(result, torch.Tensor) and result.requires_grad):
+            raise Finding("your function's result carries no gradient: it is detached from its inputs")
+        (direction,) = self.arrays([cotangent])
+        gradients = torch.autograd.grad(result, inputs, direction, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients, strict=True)]
+
+    def _jax_vjp(self, arrays: Sequence[FloatArray], cotangent: FloatArray) -> list[Any]:
+        import jax
+
+        _, pull = jax.vjp(self.fn, *self.arrays(arrays))
+        return list(pull(*self.arrays([cotangent])))
+
+    def _numpy(self, result: Any) -> NDArray[Any]:
+        if self.framework == "torch":
+            import torch
+
+            if isinstance(result, torch.Tensor):
+                tensor = result.detach().cpu()
+                # NumPy has no bfloat16
+                return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+        elif self.framework == "jax":
+            import jax
+
+            if isinstance(result, jax.Array):
+                return np.asarray(result)
+        elif isinstance(result, np.ndarray):
+            return result
+        expected = {"numpy": "a numpy.ndarray", "torch": "a torch.Tensor", "jax": "a jax.Array"}[self.framework]
+        came = type(result).__name__
+        raise Finding(f"your function returns {came if result is None else f'a {came}'}, expected {expected}")
+
+    def guarded(self, call: Callable[[], Any]) -> Any:
+        """The result of ``call``, or a :class:`Finding` about what it did instead."""
+        if self.hung:
+            raise Finding("not run: your function did not return before")
+        outcome: list[Any] = []
+
+        def run() -> None:
+            try:
+                with _scope(self.framework), np.errstate(all="ignore"):
+                    outcome.extend([True, call()])
+            except BaseException as error:  # SystemExit and KeyboardInterrupt too: it is their function that raises
+                outcome.extend([False, error])
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+            thread.join(self.seconds)
+        if not outcome:
+            self.hung = True
+            raise Finding(f"your function did not return within {self.seconds:g} s")
+        returned, result = outcome
+        if returned:
+            return result
+        if isinstance(result, Finding):
+            raise result
+        raise Finding(f"your function raises {describe(result)}")
+
+
+def describe(error: BaseException) -> str:
+    """The error on one line, with the last lines of code outside this package that led to it."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    if len(text) > 300:
+        text = text[:300] + " ..."
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _OURS not in Path(frame.filename).parents and Path(frame.filename).name != "threading.py"
+    ]
+    # their own code before that of the libraries it calls
+    own = [frame for frame in frames if not {"site-packages", "dist-packages"} & set(Path(frame.filename).parts)]
+    lines = [f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line}" for f in (own or frames)[-_FRAMES:]]
+    return text + (f" ({'; '.join(lines)})" if lines else "")
+
+
+def _scope(framework: str) -> contextlib.AbstractContextManager[Any]:
+    """JAX works in float32 unless it is asked for more."""
+    if framework != "jax":
+        return contextlib.nullcontext()
+    import jax
+
+    scope: contextlib.AbstractContextManager[Any] = jax.enable_x64(True)
+    return scope
