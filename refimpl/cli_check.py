@@ -141,8 +141,9 @@ def _messages(child: subprocess.Popen[bytes], silence: float) -> Iterator[Messag
 
     def read() -> None:
         assert child.stdout is not None
-        for line in child.stdout:
-            lines.put(line)
+        with child.stdout as stdout:
+            for line in stdout:
+                lines.put(line)
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()

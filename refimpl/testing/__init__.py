@@ -1,5 +1,6 @@
-"""What users run on their own code: Hypothesis strategies, the check kit, the search for a rise of the energy."""
+"""What users run on their own code: strategies, the check kits, the search for a rise of the energy."""
 
+from .conformance import Conformance, NonConformance, check_attention, check_feedforward, check_layer
 from .kit import (
     Check,
     CheckFailure,
@@ -15,8 +16,13 @@ from .search import search_descent
 __all__ = [
     "Check",
     "CheckFailure",
+    "Conformance",
+    "NonConformance",
     "activation_checks",
     "check_activation",
+    "check_attention",
+    "check_feedforward",
+    "check_layer",
     "check_rho",
     "parametrize_with_checks",
     "penalty_checks",

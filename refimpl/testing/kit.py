@@ -26,6 +26,7 @@ _READ = {
     "attention": "derivations/01_attention.md",
     "ffn": "derivations/03_feedforward.md",
     "prox": "derivations/03_feedforward.md",
+    "backward": "derivations/06_backward.md",
 }
 
 

@@ -7,6 +7,7 @@ with the lines of its own code that led there.
 from __future__ import annotations
 
 import contextlib
+import sysconfig
 import threading
 import traceback
 import warnings
@@ -22,7 +23,8 @@ from .kit import Finding
 
 FRAMEWORKS = ("numpy", "torch", "jax")
 DTYPES = ("float64", "float32")
-_OURS = Path(__file__).parent
+_OURS = Path(__file__).parent.parent
+_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
 _FRAMES = 4  # the lines of somebody's code that are shown
 
 
@@ -53,9 +55,13 @@ class Subject:
 
     def after_call(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
         """What the inputs are after a call."""
-        given = self.arrays(arrays)
-        self.guarded(lambda: self.fn(*given))
-        return [np.asarray(self._numpy(array), dtype=np.float64) for array in given]
+
+        def call() -> list[Any]:
+            given = self.arrays(arrays)
+            self.fn(*given)
+            return given
+
+        return [np.asarray(self._numpy(array), dtype=np.float64) for array in self.guarded(call)]
 
     def transposed_call(self, arrays: Sequence[FloatArray]) -> FloatArray:
         """The function's tokens for the same inputs stored column by column."""
@@ -134,8 +140,8 @@ class Subject:
         elif isinstance(result, np.ndarray):
             return result
         expected = {"numpy": "a numpy.ndarray", "torch": "a torch.Tensor", "jax": "a jax.Array"}[self.framework]
-        came = type(result).__name__
-        raise Finding(f"your function returns {came if result is None else f'a {came}'}, expected {expected}")
+        came = "None" if result is None else f"a {type(result).__name__}"
+        raise Finding(f"your function returns {came}, expected {expected}")
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         """The result of ``call``, or a :class:`Finding` about what it did instead."""
@@ -174,10 +180,10 @@ def describe(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if _OURS not in Path(frame.filename).parents and Path(frame.filename).name != "threading.py"
+        if _OURS not in Path(frame.filename).parents and frame.filename[:1] != "<"
     ]
     # their own code before that of the libraries it calls
-    own = [frame for frame in frames if not {"site-packages", "dist-packages"} & set(Path(frame.filename).parts)]
+    own = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(path) for path in _LIBRARIES)]
     lines = [f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line}" for f in (own or frames)[-_FRAMES:]]
     return text + (f" ({'; '.join(lines)})" if lines else "")
 
