@@ -29,12 +29,15 @@ class Activation:
     penalty : φ of a float64 array, elementwise; +inf outside its domain.
     prox : ``prox(v, alpha)`` = prox_{αφ}(v), elementwise, for α > 0 that broadcasts to v.
     convex : whether φ is convex, on which the step sizes that descend depend.
+    prox_derivative : the derivative of ``prox`` by v, of the same arguments; at a kink the smaller of the one-sided
+        derivatives, which is 0 for ReLU. None where it is not known; only ``vjp`` needs it.
     """
 
     name: str
     penalty: Penalty
     prox: Prox
     convex: bool = True
+    prox_derivative: Prox | None = None
 
 
 def _outside(y: FloatArray, wrong: Any, phi: Any = 0.0) -> FloatArray:
@@ -44,19 +47,27 @@ def _outside(y: FloatArray, wrong: Any, phi: Any = 0.0) -> FloatArray:
 
 def identity() -> Activation:
     """σ(v) = v; φ = 0."""
-    return Activation("identity", np.zeros_like, lambda v, alpha: v)
+    return Activation("identity", np.zeros_like, lambda v, alpha: v, prox_derivative=lambda v, alpha: np.ones_like(v))
 
 
 def relu() -> Activation:
     """σ(v) = max(v, 0); φ = ι_{≥0}."""
-    return Activation("relu", lambda y: _outside(y, y < 0), lambda v, alpha: np.maximum(v, 0.0))
+    return Activation(
+        "relu",
+        lambda y: _outside(y, y < 0),
+        lambda v, alpha: np.maximum(v, 0.0),
+        prox_derivative=lambda v, alpha: 1.0 * (v > 0),
+    )
 
 
 def shifted_relu(tau: float = 0.5) -> Activation:
     """σ(v) = max(v − τ, 0); φ(y) = ι_{≥0}(y) + τ y."""
     tau = read_number(tau, "tau")
     return Activation(
-        "shifted_relu", lambda y: _outside(y, y < 0, tau * y), lambda v, alpha: np.maximum(v - alpha * tau, 0.0)
+        "shifted_relu",
+        lambda y: _outside(y, y < 0, tau * y),
+        lambda v, alpha: np.maximum(v - alpha * tau, 0.0),
+        prox_derivative=lambda v, alpha: 1.0 * (v > alpha * tau),
     )
 
 
@@ -67,6 +78,7 @@ def soft_threshold(tau: float = 0.5) -> Activation:
         "soft_threshold",
         lambda y: tau * np.abs(y),
         lambda v, alpha: np.copysign(np.maximum(np.abs(v) - alpha * tau, 0.0), v),
+        prox_derivative=lambda v, alpha: 1.0 * ((np.abs(v) > alpha * tau) | (tau == 0)),
     )
 
 
@@ -78,6 +90,7 @@ def hard_threshold(tau: float = 0.5) -> Activation:
         lambda y: 0.5 * tau**2 * (y != 0),
         lambda v, alpha: np.where(np.abs(v) >= tau * np.sqrt(alpha), v, 0.0),
         convex=False,
+        prox_derivative=lambda v, alpha: 1.0 * ((np.abs(v) > tau * np.sqrt(alpha)) | (tau == 0)),
     )
 
 
@@ -88,6 +101,7 @@ def leaky_relu(slope: float = 0.01) -> Activation:
         "leaky_relu",
         lambda y: (1 - s) / (2 * s) * np.minimum(y, 0.0) ** 2,
         lambda v, alpha: np.where(v < 0, v * (s / (s + alpha * (1 - s))), v),
+        prox_derivative=lambda v, alpha: np.where(v > 0, 1.0, s / (s + alpha * (1 - s))),
     )
 
 
@@ -100,6 +114,7 @@ def clip(lower: float = -1.0, upper: float = 1.0) -> Activation:
         "hard_tanh" if (lower, upper) == (-1.0, 1.0) else "clip",
         lambda y: _outside(y, (y < lower) | (y > upper)),
         lambda v, alpha: np.clip(v, lower, upper),
+        prox_derivative=lambda v, alpha: 1.0 * ((v > lower) & (v < upper)),
     )
 
 
@@ -113,7 +128,12 @@ def tanh() -> Activation:
         phi = 0.5 * (xlog1py(1 + inside, inside) + xlog1py(1 - inside, -inside)) - 0.5 * inside**2
         return _outside(y, np.abs(y) > 1, phi)
 
-    return Activation("tanh", penalty, _smooth_prox(np.tanh))
+    def slope(t: FloatArray) -> FloatArray:
+        from scipy.special import expit
+
+        return np.asarray(4 * expit(2 * t) * expit(-2 * t))  # 1 − tanh², without its cancellation
+
+    return _smooth("tanh", penalty, np.tanh, slope)
 
 
 def sigmoid() -> Activation:
@@ -129,7 +149,7 @@ def sigmoid() -> Activation:
 
         return np.asarray(-entr(y) - entr(1 - y) - 0.5 * y**2)  # entr is −inf outside its domain
 
-    return Activation("sigmoid", penalty, _smooth_prox(function))
+    return _smooth("sigmoid", penalty, function, lambda t: function(t) * function(-t))
 
 
 def softplus() -> Activation:
@@ -140,7 +160,12 @@ def softplus() -> Activation:
 
         return _outside(y, y < 0, spence(-np.expm1(-np.maximum(y, 0.0))))  # Li₂(x) is spence(1 − x)
 
-    return Activation("softplus", penalty, _smooth_prox(lambda v: np.logaddexp(0.0, v)))
+    def slope(t: FloatArray) -> FloatArray:
+        from scipy.special import expit
+
+        return np.asarray(expit(t))
+
+    return _smooth("softplus", penalty, lambda v: np.logaddexp(0.0, v), slope)
 
 
 def elu(a: float = 1.0) -> Activation:
@@ -156,11 +181,13 @@ def elu(a: float = 1.0) -> Activation:
         below = np.clip(y, -a, 0.0)
         return _outside(y, y < -a, xlog1py(a + below, below / a) - below - 0.5 * below**2)
 
-    return Activation("elu", penalty, _smooth_prox(function))
+    return _smooth("elu", penalty, function, lambda t: np.where(t > 0, 1.0, a * np.exp(np.minimum(t, 0.0))))
 
 
-def _smooth_prox(sigma: Callable[[FloatArray], FloatArray]) -> Prox:
-    """prox_{αφ} for σ = prox_φ with 0 ≤ σ' ≤ 1: σ(t), where t solves (1 − α) σ(t) + α t = v.
+def _smooth(
+    name: str, penalty: Penalty, sigma: Callable[[FloatArray], FloatArray], slope: Callable[[FloatArray], FloatArray]
+) -> Activation:
+    """The activation σ = prox_φ with ``slope`` σ', 0 ≤ σ' ≤ 1: prox_{αφ}(v) = σ(t), (1 − α) σ(t) + α t = v.
 
     For y = σ(t) the optimality condition of σ is t = y + φ'(y); that of the step α is y + α φ'(y) = v.
     """
@@ -178,7 +205,11 @@ def _smooth_prox(sigma: Callable[[FloatArray], FloatArray]) -> Prox:
         radius = 1.01 * np.abs(excess(v, v, alpha)) / np.minimum(1.0, alpha) + 1e-9 * (1 + np.abs(v))
         return sigma(find_root(excess, (v - radius, v + radius), args=(v, alpha)).x)
 
-    return prox
+    def prox_derivative(v: FloatArray, alpha: Any) -> FloatArray:
+        at_t = slope((v - (1 - alpha) * prox(v, alpha)) / alpha)
+        return np.asarray(at_t / ((1 - alpha) * at_t + alpha))
+
+    return Activation(name, penalty, prox, prox_derivative=prox_derivative)
 
 
 _CONSTRUCTORS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,13 +17,23 @@ from .numerics import (
     half_squared_distances,
     project,
     read_array,
+    read_cotangent,
     read_number,
     read_tokens,
+    summed_to,
+    unit,
 )
-from .rho import Rho, get_rho
+from .rho import Function, Rho, get_rho
 
 # Row sums below this are formed again from logarithms, where the penalty gives them: e^(−z) underflows at z = 745.
 _TINY = 1e-250
+
+
+class AttentionVjp(NamedTuple):
+    """Cotangents of the attention step's inputs: Y (..., n, d) and W (d, k)."""
+
+    Y: Output
+    W: Output
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +129,45 @@ class AttentionEnergy:
             moved = np.clip(moved, tokens.min(axis=-2, keepdims=True), tokens.max(axis=-2, keepdims=True))
         return as_dtype(moved, dtype)
 
+    def vjp(self, Y: ArrayLike, cotangent: ArrayLike, alpha: float = 1.0) -> AttentionVjp:
+        """The cotangents (Ȳ, W̄) of the map (Y, W) ↦ Y⁺ = ``step(Y, alpha)``, for the cotangent V of Y⁺.
+
+        With G_ij = v_i · (y_j − (A Y)_i), Q_ij = α m_ij ρ''(z_ij) G_ij / d_i and R = Q + Qᵀ,
+
+            Ū = (diag(R 1) − R) U,  Ȳ = (1 − α) V + α Aᵀ V + Ū Wᵀ,  W̄ = Yᵀ Ū.
+
+        V has the shape of Y⁺, (..., n, d); Ȳ has that of Y, and W̄ (d, k) is summed over the batches, which share W
+        (at W = I where W is None). A token without any weight passes its cotangent through. Where ρ'' jumps, the
+        derivative is the one-sided one that ``rho.second_derivative`` takes.
+
+        Raises ``ValueError`` where the penalty has no second derivative. Derivation: ``derivations/06_backward.md``.
+        """
+        if self.rho.second_derivative is None:
+            raise ValueError(f"rho: expected a penalty with a second derivative, {self.rho.name!r} has none")
+        alpha = read_number(alpha, "alpha", "[0, inf)")
+        tokens, dtype = self._read(Y)
+        U, rest, exponent = project(tokens, self.W)
+        Z = half_squared_distances(U, rest, exponent)
+        A = self._weights(Z)
+        V = read_cotangent(cotangent, (*A.shape[:-1], tokens.shape[-1]))
+        # only differences of tokens and of U matter: each is taken from its centroid, and scaled so that no product
+        # of the three factors overflows before the last
+        offset, e = centred(tokens)
+        (v, e_v), (y, e_y) = unit(V), unit(offset)
+        u, e_u = unit(centred(U)[0] + (0.0 if rest is None else rest))
+        G = v @ np.swapaxes(y, -1, -2) - (v * (A @ y)).sum(axis=-1, keepdims=True)
+        Q = alpha * self._curvatures(Z, A) * G
+        R = Q + np.swapaxes(Q, -1, -2)
+        U_bar = R.sum(axis=-1, keepdims=True) * u - R @ u
+        w = np.eye(tokens.shape[-1]) if self.W is None else self.W
+        e_bar = e_v + e_y + e + e_u + (0 if exponent is None else exponent)
+        with np.errstate(over="ignore", invalid="ignore"):
+            through_A = (1 - alpha) * V + alpha * (np.swapaxes(A, -1, -2) @ V)
+            Y_bar = through_A + np.ldexp(U_bar @ w.T, e_bar)
+            W_bar = np.ldexp(np.swapaxes(y, -1, -2) @ U_bar, e_bar + e_y + e)
+            W_bar = W_bar.sum(axis=tuple(range(W_bar.ndim - 2)))
+            return AttentionVjp(as_dtype(summed_to(Y_bar, tokens.shape), dtype), as_dtype(W_bar, dtype))
+
     def step_decrease(self, Y: ArrayLike, alpha: float = 1.0) -> Any:
         """½ Tr S Δᵀ (2 D / α − L) Δ with Δ = Y⁺ − Y, shape (...): for concave ρ the step lowers E by at least this."""
         tokens, alpha = self._read(Y)[0], read_number(alpha, "alpha", "[0, inf)")
@@ -210,6 +259,38 @@ class AttentionEnergy:
             degree = Gamma.sum(axis=-1, keepdims=True)
         A = Gamma / np.where(degree == 0, 1.0, degree)
         return np.asarray(A + np.eye(Z.shape[-1]) * (degree == 0))
+
+    def _curvatures(self, Z: FloatArray, A: FloatArray) -> FloatArray:
+        """C_ij = m_ij ρ''(z_ij) / d_i, as A_ij (log ρ')'(z_ij) where the degrees underflow.
+
+        It is set to 0 where u_i = u_j, as it is multiplied by u_i − u_j, and where z overflows, which is the limit.
+        """
+        assert self.rho.second_derivative is not None
+        idle = (Z == 0) | np.isinf(Z)
+        z = np.where(idle, 1.0, Z)
+        second = np.where(idle, 0.0, self.rho.second_derivative(z))
+        if not np.isfinite(second).all():
+            at = z[~np.isfinite(second)][0]
+            raise ValueError(f"rho: expected a finite second derivative, {self.rho.name!r} has another at z = {at:g}")
+        # C does not depend on the scale of m: divided by n, no degree overflows
+        m = (np.ones_like(Z) if self.pair_weights is None else self.pair_weights) / max(Z.shape[-1], 1)
+        degree = (m * self.rho.derivative(Z)).sum(axis=-1, keepdims=True)
+        C = np.where(degree == 0, 0.0, m * second / np.where(degree == 0, 1.0, degree))
+        lost = (np.abs(degree) < _TINY) & (A != 0) & ~idle
+        if self.rho.log_derivative is not None and lost.any():
+            C = np.where(lost, A * self._log_slope(z), C)
+        return np.asarray(C)
+
+    @functools.cached_property
+    def _log_slope(self) -> Function:
+        """(log ρ')' = ρ'' / ρ', which is finite where both underflow."""
+        import sympy
+
+        from . import formula
+
+        z = formula.symbol("z")
+        slope = self.rho.expr.diff(z)
+        return formula.vectorised(sympy.simplify(slope.diff(z) / slope), z)
 
     def _scaled_kernel(self, Z: FloatArray) -> FloatArray:
         """Γ with each row divided by its largest entry, from log Γ."""

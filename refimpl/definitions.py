@@ -13,11 +13,12 @@ Matrices are sequences of rows. Shapes, with the symbols of the text:
 ``m``                 n × n  pair weights, symmetric and non-negative
 ``Wf``                d × d  feed-forward weights; only ½ (Wf + Wfᵀ) acts
 ``B``                 n × d  bias (residual target) of the feed-forward energy
+``V``                 n × d  cotangent of a step's result: the derivative of a loss by its entries
 ====================  =====  ==============================================================
 
-``rho`` is the penalty ρ and ``rho_prime`` its derivative, functions of one number. ``phi`` is the penalty φ behind
-an activation, a function of one number, and ``prox(v, alpha)`` the proximal operator of αφ. Each unordered pair of
-tokens counts once.
+``rho`` is the penalty ρ, ``rho_prime`` and ``rho_second`` its derivatives, functions of one number. ``phi`` is the
+penalty φ behind an activation, a function of one number, ``prox(v, alpha)`` the proximal operator of αφ and
+``prox_prime(v, alpha)`` its derivative by v. Each unordered pair of tokens counts once.
 
 Source: Y. Yang, Z. Huang, D. Wipf, *Transformers from an Optimization Perspective*, NeurIPS 2022.
 """
@@ -132,6 +133,33 @@ def attention_step(Y: Matrix, W: Matrix, rho_prime: Function, m: Matrix, alpha: 
     ]
 
 
+def attention_vjp(
+    Y: Matrix, W: Matrix, rho_prime: Function, rho_second: Function, m: Matrix, alpha: Number, V: Matrix
+) -> tuple[list[list[Number]], list[list[Number]]]:
+    """(Ȳ, W̄), the derivatives of ⟨V, Y⁺⟩ by the entries of Y and of W, for Y⁺ = (1 − α) Y + α A Y and n ≥ 1.
+
+    G_ij = v_i · (y_j − (A Y)_i), Q_ij = α m_ij ρ''(z_ij) G_ij / d_i, R = Q + Qᵀ: Ū = (diag(R 1) − R) U,
+    Ȳ = (1 − α) V + α Aᵀ V + Ū Wᵀ and W̄ = Yᵀ Ū. A token without any weight has no Q_ij.
+    """
+    n, Gamma = len(Y), kernel(Y, W, rho_prime, m)
+    A, degree = attention_weights(Gamma), degrees(Gamma)
+    AY, AtV, U = matmul(A, Y), matmul(transpose(A), V), matmul(Y, W)
+    G = [[sum(v * (y - x) for v, y, x in zip(V[i], Y[j], AY[i], strict=True)) for j in range(n)] for i in range(n)]
+    Q = [
+        [
+            alpha * m[i][j] * rho_second(distance(Y, W, i, j)) * G[i][j] / degree[i] if degree[i] != 0 else 0
+            for j in range(n)
+        ]
+        for i in range(n)
+    ]
+    U_bar = matmul(laplacian([[Q[i][j] + Q[j][i] for j in range(n)] for i in range(n)]), U)
+    through_U = matmul(U_bar, transpose(W))
+    Y_bar = [
+        [(1 - alpha) * v + alpha * a + b for v, a, b in zip(V[i], AtV[i], through_U[i], strict=True)] for i in range(n)
+    ]
+    return Y_bar, matmul(transpose(Y), U_bar)
+
+
 def softmax_attention(Y: Matrix, W: Matrix, exp: Function, beta: Function) -> list[list[Number]]:
     """softmax_β(U Uᵀ) Y with U = Y W: weights proportional to β_j exp(u_i · u_j).
 
@@ -188,6 +216,21 @@ def feedforward_step(Y: Matrix, Wf: Matrix, B: Matrix, prox: Prox, alpha: Number
     return [
         [prox(y - alpha * g, alpha) for y, g in zip(row, grow, strict=True)] for row, grow in zip(Y, G, strict=True)
     ]
+
+
+def feedforward_vjp(
+    Y: Matrix, Wf: Matrix, B: Matrix, prox_prime: Prox, alpha: Number, V: Matrix
+) -> tuple[list[list[Number]], list[list[Number]], list[list[Number]]]:
+    """(Ȳ, W̄f, B̄), the derivatives of ⟨V, Y⁺⟩ by the entries of Y, Wf and B, for the feed-forward step and n ≥ 1.
+
+    P = V ∘ prox'_{αφ}(Y − α (Y H − B)): Ȳ = P − α P H, W̄f = −½ α (Yᵀ P + Pᵀ Y) and B̄ = α P.
+    """
+    slopes, zero = feedforward_step(Y, Wf, B, prox_prime, alpha), [[0 for _ in row] for row in Y]
+    P = [[v * s for v, s in zip(row, other, strict=True)] for row, other in zip(V, slopes, strict=True)]
+    PH, YtP, d = feedforward_gradient(P, Wf, zero), matmul(transpose(Y), P), len(Wf)
+    Y_bar = [[p - alpha * g for p, g in zip(row, other, strict=True)] for row, other in zip(P, PH, strict=True)]
+    Wf_bar = [[-alpha * (YtP[a][b] + YtP[b][a]) / 2 for b in range(d)] for a in range(d)]
+    return Y_bar, Wf_bar, [[alpha * p for p in row] for row in P]
 
 
 def prox_objective(y: Number, v: Number, phi: Function, alpha: Number) -> Number:

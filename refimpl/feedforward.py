@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .activation import Activation, get_activation
-from .numerics import FloatArray, Output, as_dtype, read_array, read_number, read_tokens
+from .numerics import (
+    FloatArray,
+    Output,
+    as_dtype,
+    read_array,
+    read_cotangent,
+    read_number,
+    read_tokens,
+    summed_to,
+)
+
+
+class FeedForwardVjp(NamedTuple):
+    """Cotangents of the feed-forward step's inputs: Y (..., n, d), Wf (d, d) and B, a number or of B's shape."""
+
+    Y: Output
+    Wf: Output
+    B: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +89,33 @@ class FeedForwardEnergy:
         """
         alpha = read_number(alpha, "alpha", "(0, inf)")
         tokens, dtype = self._read(Y)
+        return as_dtype(np.asarray(self.activation.prox(self._moved(tokens, alpha), alpha)), dtype)
+
+    def vjp(self, Y: ArrayLike, cotangent: ArrayLike, alpha: float = 1.0) -> FeedForwardVjp:
+        """The cotangents (Ȳ, W̄_f, B̄) of the map (Y, W_f, B) ↦ Y⁺ = ``step(Y, alpha)``, for the cotangent V of Y⁺.
+
+        With P = V ∘ prox'_{αφ}(Y − α (Y H − B)), entry by entry,
+
+            Ȳ = P (I − α H),  W̄_f = −½ α (Yᵀ P + Pᵀ Y),  B̄ = α P.
+
+        V has the shape of Y⁺, (..., n, d). W̄_f (d, d) is symmetric, as only W_fˢ acts, and summed over the batches;
+        B̄ is summed over the axes along which B is broadcast, to B's shape. At a kink the derivative of the prox is
+        the smaller of the one-sided ones: 0 for ReLU at 0.
+
+        Raises ``ValueError`` for an activation without a ``prox_derivative``. Derivation:
+        ``derivations/06_backward.md``.
+        """
+        if self.activation.prox_derivative is None:
+            raise ValueError(f"activation: expected one with a prox_derivative, {self.activation.name!r} has none")
+        alpha = read_number(alpha, "alpha", "(0, inf)")
+        tokens, dtype = self._read(Y)
+        V = read_cotangent(cotangent, tokens.shape)
         with np.errstate(over="ignore", invalid="ignore"):
-            moved = (1 - alpha) * tokens - alpha * (tokens @ self._Ws - self.B)
-        return as_dtype(np.asarray(self.activation.prox(moved, alpha)), dtype)
+            P = V * self.activation.prox_derivative(self._moved(tokens, alpha), alpha)
+            Y_bar = (1 - alpha) * P - alpha * (P @ self._Ws)
+            half = -0.5 * alpha * (np.swapaxes(tokens, -1, -2) @ P).sum(axis=tuple(range(tokens.ndim - 2)))
+            B_bar = summed_to(alpha * P, self.B.shape)
+        return FeedForwardVjp(as_dtype(Y_bar, dtype), as_dtype(half + half.T, dtype), as_dtype(B_bar, dtype)[()])
 
     @functools.cached_property
     def max_alpha(self) -> float:
@@ -91,6 +132,11 @@ class FeedForwardEnergy:
     def half_curvature(self, Y: ArrayLike) -> FloatArray:
         """½ max(λ_max(H), 0), shape (..., n): Σ_i M_i ‖δ_i‖² bounds the second-order term of the smooth part."""
         return np.full(self._read(Y)[0].shape[:-1], max(self.curvature, 0.0) / 2)
+
+    def _moved(self, tokens: FloatArray, alpha: float) -> FloatArray:
+        """Y − α (Y H − B), of which the step is the prox."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray((1 - alpha) * tokens - alpha * (tokens @ self._Ws - self.B))
 
     def _smooth(self, tokens: FloatArray, B: FloatArray) -> Any:
         """½ Tr(Y W_f Yᵀ) + ½ ‖Y − B‖²_F."""

@@ -61,6 +61,14 @@ def read_tokens(Y: ArrayLike, d: int | None, name: str = "Y") -> tuple[FloatArra
     return tokens, dtype if dtype.kind == "f" else np.dtype(np.float64)
 
 
+def read_cotangent(cotangent: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    """The cotangent V of a result of this shape, in float64; raises as ``read_array`` does, or for another shape."""
+    V = read_array(cotangent, "cotangent", str(shape))
+    if V.shape != shape:
+        raise ValueError(f"cotangent: expected shape {shape}, that of the result, got shape {V.shape}")
+    return V
+
+
 def read_number(value: Any, name: str, interval: str = "(-inf, inf)") -> float:
     """A real number in ``interval``, "[a, b)" and the like, or an error that names the argument."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
@@ -169,6 +177,19 @@ def centred(Y: FloatArray) -> tuple[FloatArray, int]:
     e = 4 if np.abs(Y).max(initial=0.0) > 1e307 else 0
     Y = np.ldexp(Y, -e) if e else Y
     return Y - (Y / max(Y.shape[-2], 1)).sum(axis=-2, keepdims=True), e
+
+
+def unit(M: FloatArray) -> tuple[FloatArray, NDArray[np.intc]]:
+    """M as (M', e) with M = M' 2^e exactly, e (..., 1, 1): every matrix scaled to entries of at most 1."""
+    e = np.frexp(np.abs(M).max(axis=(-2, -1), keepdims=True, initial=0.0))[1]
+    return np.ldexp(M, -e), e
+
+
+def summed_to(M: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """M summed over the axes along which an array of ``shape`` was broadcast to it: broadcasting, transposed."""
+    M = M.sum(axis=tuple(range(M.ndim - len(shape))))
+    widened = tuple(axis for axis, size in enumerate(shape) if size != M.shape[axis])
+    return np.asarray(M.sum(axis=widened, keepdims=True))
 
 
 def norm(M: FloatArray) -> Any:

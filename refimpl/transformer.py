@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +28,15 @@ class Trajectory:
     tokens: Output
     energy: FloatArray
     terms: dict[str, FloatArray]
+
+
+class LayerVjp(NamedTuple):
+    """Cotangents of a layer's inputs: Y (..., n, d), W (d, k), Wf (d, d) and B, a number or of B's shape."""
+
+    Y: Output
+    W: Output
+    Wf: Output
+    B: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +89,26 @@ class UnfoldedTransformer:
         point = tokens - gradient / M
         moved = self.feedforward.activation.prox(point, np.broadcast_to(1 / M, point.shape))
         return as_dtype(np.where(still, tokens, moved), dtype)
+
+    def vjp(self, Y: ArrayLike, cotangent: ArrayLike) -> LayerVjp:
+        """The cotangents of Y, W, W_f and B of one alternating ``layer``, for the cotangent of its result.
+
+        The feed-forward step's ``vjp`` at the tokens between the steps, then the attention step's at Y.
+
+        Raises ``ValueError`` for the joint schedule and with a data term, for which no vjp is written.
+        """
+        if self.schedule != "alternating":
+            raise ValueError(f"schedule: expected 'alternating' for a vjp, got {self.schedule!r}")
+        if not isinstance(self.attention, AttentionEnergy):
+            raise ValueError(f"attention: expected an AttentionEnergy for a vjp, got {type(self.attention).__name__}")
+        tokens, dtype = read_tokens(Y, None)
+        # the tokens that the layer has there, in the precision that it has them in
+        between = self.attention.step(Y, self.alpha).astype(np.float64)
+        feedforward = self.feedforward.vjp(between, cotangent, self.alpha)
+        attention = self.attention.vjp(tokens, feedforward.Y, self.alpha)
+        parts = (attention.Y, attention.W, feedforward.Wf, feedforward.B)
+        Y_bar, W_bar, Wf_bar, B_bar = (as_dtype(np.asarray(part, dtype=np.float64), dtype) for part in parts)
+        return LayerVjp(Y_bar, W_bar, Wf_bar, B_bar[()])
 
     def terms(self, Y: ArrayLike) -> dict[str, Any]:
         """The energy of each term at Y, by name, each of shape (...)."""

@@ -30,6 +30,10 @@ def rho_prime(z):
     return 1 / ((1 + z) * (1 + z))
 
 
+def rho_second(z):
+    return -2 / ((1 + z) * (1 + z) * (1 + z))
+
+
 def relu(v, alpha):
     return max(v, 0)
 
@@ -57,12 +61,14 @@ CALLS = {
     "attention_gradient": (D.attention_gradient, Y, W, rho_prime, M),
     "attention_majorizer": (D.attention_majorizer, Y2, Y, W, rho, rho_prime, M),
     "attention_step": (D.attention_step, Y, W, rho_prime, M, F(3, 4)),
+    "attention_vjp": (lambda *args: list(D.attention_vjp(*args)), Y, W, rho_prime, rho_second, M, F(3, 4), Y2),
     "softmax_attention": (D.softmax_attention, Y, W, lambda t: 1 + t * t, lambda u: 1 + u[0] * u[0]),
     "data_energy": (D.data_energy, Y, Y2, F(3, 4)),
     "residual_step": (D.residual_step, Y, Y2, W, rho_prime, M, F(3, 4), F(5)),
     "feedforward_energy": (D.feedforward_energy, Y, WF, B, half_square),
     "feedforward_gradient": (D.feedforward_gradient, Y, WF, B),
     "feedforward_step": (D.feedforward_step, Y, WF, B, relu, F(1, 3)),
+    "feedforward_vjp": (lambda *args: list(D.feedforward_vjp(*args)), Y, WF, B, lambda v, a: v * v - a, F(1, 3), Y2),
     "prox_objective": (D.prox_objective, F(1, 2), F(2), half_square, F(1, 4)),
     "joint_step": (D.joint_step, Y, W, rho_prime, M, WF, B, relu, F(5), F(2)),
     "truncated_share": (D.truncated_share, Y[0], Y2[2]),

@@ -21,7 +21,7 @@ from scipy.special import expit, ndtr
 
 from refimpl import attention, certificates, definitions
 from refimpl.activation import ACTIVATIONS
-from refimpl.attention import AttentionEnergy
+from refimpl.attention import AttentionEnergy, AttentionVjp
 from refimpl.certificates import Certificate
 from refimpl.claims import all_claims, derive, verify
 from refimpl.claims.alternating import quadratics
@@ -218,6 +218,39 @@ def joint_layer(curvature=lambda M, self: M, prox_size=lambda M: 1 / M, sign=1):
         return self.feedforward.activation.prox(Y - gradient / M, np.broadcast_to(prox_size(M), Y.shape))
 
     return layer
+
+
+def attention_vjp(symmetrise=lambda Q: Q + Q.T, back=lambda A: A.T, mean=lambda A, Y, Y_new: A @ Y):
+    """The attention step's vjp with another R, another way back through A Y, or another mean in G."""
+
+    def vjp(right, self, Y, V, alpha=1.0):
+        A, W = self.weights(Y), np.eye(Y.shape[1]) if self.W is None else self.W
+        G = V @ Y.T - (V * mean(A, Y, self.step(Y, alpha))).sum(axis=1, keepdims=True)
+        R = symmetrise(alpha * self._curvatures(self._distances(Y), A) * G)
+        U_bar = (np.diag(R.sum(axis=1)) - R) @ (Y @ W)
+        return AttentionVjp((1 - alpha) * V + alpha * back(A) @ V + U_bar @ W.T, Y.T @ U_bar)
+
+    return vjp
+
+
+def scaled_part(part, factor):
+    """One of the cotangents times ``factor``."""
+
+    def vjp(right, self, *args):
+        cotangents = right(self, *args)
+        return cotangents._replace(**{part: factor * getattr(cotangents, part)})
+
+    return vjp
+
+
+def asymmetric_cotangent(right, self, Y, V, alpha=1.0):
+    cotangents = right(self, Y, V, alpha)
+    return cotangents._replace(Wf=-Y.T @ cotangents.B)
+
+
+def definition_of_asymmetric_cotangent(right, Y, *args):
+    Y_bar, _, B_bar = right(Y, *args)
+    return Y_bar, [[-x for x in row] for row in definitions.matmul(definitions.transpose(Y), B_bar)], B_bar
 
 
 def certify(name, fault):
@@ -561,6 +594,62 @@ FAULTS = {
         "curvature without the identity": instead(FeedForwardEnergy, "curvature", lambda right, self: right(self) - 1),
         "prox ignoring M": instead(UnfoldedTransformer, "layer", joint_layer(prox_size=np.ones_like)),
         "a gradient's sign": instead(UnfoldedTransformer, "layer", joint_layer(sign=-1)),
+    },
+    "backward.attention": {
+        "R not symmetrised": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: 2 * Q)),
+        "R halved": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: (Q + Q.T) / 2)),
+        "A for Aᵀ": instead(AttentionEnergy, "vjp", attention_vjp(back=lambda A: A)),
+        "Y⁺ for A Y": instead(AttentionEnergy, "vjp", attention_vjp(mean=lambda A, Y, Y_new: Y_new)),
+        "y_j for y_j − (A Y)_i": instead(AttentionEnergy, "vjp", attention_vjp(mean=lambda A, Y, Y_new: 0 * Y)),
+        "the weights taken as constants": instead(AttentionEnergy, "_curvatures", times(0)),
+        "ρ'' off by 1e-9": instead(AttentionEnergy, "_curvatures", times(SLIGHTLY)),
+        "ρ'' of another ρ": penalty("log1p", second_derivative=PENALTIES["log2"].second_derivative),
+        "pair weights ignored": instead(AttentionEnergy, "vjp", without_weights),
+        "α ignored": instead(AttentionEnergy, "vjp", lambda right, self, Y, V, alpha=1.0: right(self, Y, V)),
+        "a factor of W in W̄": instead(AttentionEnergy, "vjp", scaled_part("W", SLIGHTLY)),
+        "½ missing in the distance": instead(definitions, "distance", times(2)),
+        "ρ'' doubled, in the definition as well": together(
+            instead(AttentionEnergy, "_curvatures", times(2)),
+            instead(
+                definitions,
+                "attention_vjp",
+                lambda right, Y, W, first, second, *rest: right(Y, W, first, lambda z: 2 * second(z), *rest),
+            ),
+        ),
+    },
+    "backward.ffn": {
+        "W_f not symmetrised": instead(FeedForwardEnergy, "_Ws", lambda right, self: self.Wf),
+        "W̄_f not symmetrised": instead(FeedForwardEnergy, "vjp", asymmetric_cotangent),
+        "prox' at Y": instead(FeedForwardEnergy, "_moved", lambda right, self, Y, alpha: Y),
+        "identity missing": instead(
+            FeedForwardEnergy, "_moved", lambda right, self, Y, alpha: right(self, Y, alpha) + alpha * Y
+        ),
+        "α ignored": instead(FeedForwardEnergy, "vjp", lambda right, self, Y, V, alpha=1.0: right(self, Y, V)),
+        "sign of W̄_f": instead(FeedForwardEnergy, "vjp", scaled_part("Wf", -1)),
+        "B̄ off by 1e-9": instead(FeedForwardEnergy, "vjp", scaled_part("B", SLIGHTLY)),
+        "W̄_f not symmetrised, in the definition as well": together(
+            instead(FeedForwardEnergy, "vjp", asymmetric_cotangent),
+            instead(definitions, "feedforward_vjp", definition_of_asymmetric_cotangent),
+        ),
+    }
+    | {
+        f"prox' ignoring α: {name}": activation(name, prox_derivative=lambda right, v, alpha: right(v, 1.0))
+        for name in (
+            "shifted_relu",
+            "soft_threshold",
+            "hard_threshold",
+            "leaky_relu",
+            "tanh",
+            "sigmoid",
+            "softplus",
+            "elu",
+        )
+    }
+    | {
+        f"prox' off by 1e-9: {name}": activation(
+            name, prox_derivative=lambda right, v, alpha: SLIGHTLY * right(v, alpha)
+        )
+        for name in ACTIVATIONS
     },
 }
 
