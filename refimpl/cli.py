@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from . import __version__, cli_check, cli_rho, console
+from . import __version__, cli_check, cli_figures, cli_rho, cli_vectors, console
 from .cli_rho import at_least
 
 Report = dict[str, Any]
@@ -252,6 +252,12 @@ def _count(number: int, noun: str) -> str:
 COMMANDS = {
     "verify": Command("derive and attack every claim", _verify_arguments, _verify, _show_verify),
     "curve": Command("the energy of real sentences, layer by layer", _curve_arguments, _curve, _show_curve),
+    "figures": Command(
+        "the paper's figures, with their numbers",
+        cli_figures.figures_arguments,
+        cli_figures.figures,
+        cli_figures.show_figures,
+    ),
     "rho check": Command(
         "what is proved of a penalty, and whether its attention descends",
         cli_rho.rho_check_arguments,
@@ -286,4 +292,16 @@ COMMANDS = {
         )
         for kind, what in cli_check.WHAT.items()
     },
+    "vectors write": Command(
+        "test vectors for implementations in any language",
+        cli_vectors.write_arguments,
+        cli_vectors.write,
+        cli_vectors.show_write,
+    ),
+    "vectors check": Command(
+        "the results of another program against the vectors",
+        cli_vectors.check_arguments,
+        cli_vectors.check,
+        cli_vectors.show_check,
+    ),
 }
