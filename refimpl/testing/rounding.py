@@ -90,3 +90,90 @@ def sum_error(*terms: Any) -> float:
     size = sum(float(np.abs(term).sum()) for term in terms)
     count = sum(np.size(term) for term in terms)
     return (count + 8) * U * size
+
+
+# ------------------------------------------------------------------------------------------- any sound algorithm
+
+
+def _kernel_errors(attention: AttentionEnergy, Y: FloatArray, eps: float) -> tuple[float, FloatArray, FloatArray]:
+    """(δ, z, the relative error of each Γ_ij) where logits or distances are formed as products at precision ``eps``.
+
+    |u_i|·|u_j| sums of products lose (d + k + 8) ε ‖u‖² at most, ‖u‖ with magnitudes in place of entries; four such
+    terms make z. Γ moves with z, and costs 8 ε itself.
+    """
+    W = np.eye(Y.shape[1]) if attention.W is None else attention.W
+    longest = float(np.linalg.norm(np.abs(Y) @ np.abs(W), axis=1).max(initial=0.0))
+    delta = 4 * (sum(W.shape) + 8) * eps * longest**2
+    z = half_squared_distances(*project(Y, attention.W))
+    slope = _values(attention.rho.derivative, z)
+    moved = _moved(attention.rho.derivative, z, delta)
+    return delta, z, np.asarray(moved / np.where(slope == 0, 1.0, slope) + 8 * eps)
+
+
+def _values(function: Any, z: FloatArray) -> FloatArray:
+    return np.array(np.broadcast_to(function(z), z.shape), dtype=np.float64)
+
+
+def _moved(function: Any, z: FloatArray, delta: float) -> FloatArray:
+    """How far a function of z moves when z does by δ."""
+    at = _values(function, z)
+    return np.maximum(*(np.abs(_values(function, np.maximum(z + by, 0)) - at) for by in (delta, -delta)))
+
+
+def attention_tolerance(attention: AttentionEnergy, Y: FloatArray, eps: float) -> FloatArray:
+    """How far each entry (n, d) of A Y may be off in any sound algorithm at precision ``eps``: logits, distances, Gram.
+
+    To first order Σ_j A_ij |y_j − y_i⁺| times the relative error of Γ_ij, taken twice; and (n + d + 8) ε of max |y|.
+    """
+    _, _, relative = _kernel_errors(attention, Y, eps)
+    away = np.abs(Y[None] - np.asarray(attention.step(Y))[:, None])
+    pulled = np.einsum("ij,ijc->ic", attention.weights(Y) * relative, away)
+    return np.asarray(2 * pulled + (sum(Y.shape) + 8) * eps * np.abs(Y).max(axis=0))
+
+
+def feedforward_tolerance(feedforward: FeedForwardEnergy, Y: FloatArray, eps: float) -> FloatArray:
+    """How far each entry (n, d) of B − Y W_fˢ, or of Y − (Y H − B), may be off: (d + 8) ε of the magnitudes."""
+    Ws = np.abs(feedforward.Wf + feedforward.Wf.T) / 2
+    return np.asarray((len(Ws) + 8) * eps * (2 * np.abs(Y) + np.abs(Y) @ Ws + 2 * np.abs(feedforward.B)))
+
+
+def attention_vjp_tolerance(
+    attention: AttentionEnergy, Y: FloatArray, V: FloatArray, V_error: FloatArray, eps: float
+) -> tuple[FloatArray, FloatArray]:
+    """How far the cotangents of Y and W may be off, V being off by ``V_error``, where reverse mode adds what it likes.
+
+    The backward pass of ``derivations/06_backward.md`` with magnitudes in place of entries: nothing cancels.
+    """
+    W = np.eye(Y.shape[1]) if attention.W is None else attention.W
+    delta, z, relative = _kernel_errors(attention, Y, eps)
+    rho, A = attention.rho, np.asarray(attention.weights(Y))
+    assert rho.second_derivative is not None
+    slope = _values(rho.derivative, z)
+    slope = np.where(slope == 0, np.inf, slope)
+    ratio = np.abs(_values(rho.second_derivative, z)) / slope
+    ratio_error = _moved(rho.second_derivative, z, delta) / slope + ratio * relative
+    size, U = np.abs(Y), np.abs(Y) @ np.abs(W)
+
+    def pulled(kernel: FloatArray, magnitude: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        G = magnitude @ size.T + (magnitude * (A @ size)).sum(axis=1, keepdims=True)
+        R = A * kernel * G
+        R = R + R.T
+        U_bar = R.sum(axis=1, keepdims=True) * U + R @ U
+        return A.T @ magnitude, U_bar @ np.abs(W).T, size.T @ U_bar
+
+    steps = 4 * (sum(Y.shape) + W.shape[1] + 8) * eps
+    V = np.abs(V)
+    through, Y_bar, W_bar = pulled(ratio, V)
+    _, Y_moved, W_moved = pulled(2 * ratio_error + 2 * ratio * relative, V)
+    also_through, Y_also, W_also = pulled(ratio, V_error)
+    through = through * steps + (2 * A * relative).T @ V + also_through
+    return through + steps * Y_bar + Y_moved + Y_also, steps * W_bar + W_moved + W_also
+
+
+def feedforward_vjp_tolerance(
+    feedforward: FeedForwardEnergy, Y: FloatArray, Y_error: FloatArray, V: FloatArray, eps: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """How far the cotangents of Y, W_f and B may be off, Y being off by ``Y_error``."""
+    Ws, V = np.abs(feedforward.Wf + feedforward.Wf.T) / 2, np.abs(V)
+    steps = (sum(Y.shape) + 8) * eps
+    return steps * (2 * V + V @ Ws), steps * np.abs(Y).T @ V + Y_error.T @ V, steps * 2 * V
