@@ -37,12 +37,12 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a function made of the inputs, and how far rounding may have taken it, at two precisions."""
+    """What a function made of the inputs, and how far rounding may take it: in its own dtype and in lower ones."""
 
     inputs: Inputs
     output: FloatArray
     tolerance: FloatArray
-    low_precision: FloatArray | None = None
+    low_precision: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,18 @@ class Explanation:
     formula: str
     error: float
     fitted: float | None = None
-    low_precision: bool = False
+    precision: str | None = None
 
-    def sentence(self, subject: str) -> str:
-        """What a colleague would say."""
+    def sentence(self, subject: str, reference: str, claim: str) -> str:
+        """What a colleague would say; ``reference`` is the formula without any deviation."""
         close = f"{subject} equals {self.formula} to {self.error:.1g}"
+        if self.formula == reference and not self.precision:
+            close = f"{subject} is {reference} but for this, to {self.error:.1g}"
         reasons = [d.says.format(x=_number(self.fitted)) for d in self.deviations]
         claims = list(dict.fromkeys(d.claim for d in self.deviations))
-        if self.low_precision:
-            reasons.append("the difference has the size of float32 rounding, so something inside runs in float32")
-        return f"{close}: {'; and '.join(reasons)} ({', '.join(claims or ['attention.step'])})"
+        if self.precision:
+            reasons.append(f"something inside runs in {self.precision}: the difference has the size of its rounding")
+        return f"{close}: {'; and '.join(reasons)} ({', '.join(claims) or claim})"
 
 
 Positions = Mapping[str, str]
@@ -97,8 +99,12 @@ _KERNELS: dict[str, tuple[str, str]] = {
     "root": ("D⁻¹Γ(√z)", "the distance is not squared: √z stands for z"),
     "cosine": ("softmax(cos(u_i, u_j))", "the tokens are normalised before their products: cosine similarity"),
     "cosine distance": ("softmax_β(UUᵀ), ‖u_i‖ = 1", "the projected tokens u_i are normalised to length 1"),
+    "shifted": (
+        "D⁻¹Γ(½‖u_i − u_j + ε‖²)",
+        "ε = 1e-6 is added to the entries of u_i − u_j, as PyTorch's pairwise_distance does",
+    ),
     "uniform": ("mean", "every token attends to every other alike: uniform attention"),
-    "hard": ("argmax", "each token takes the value of the largest logit: hard attention"),
+    "hard": ("argmax(UUᵀ)", "each token takes the value of the largest u_i·u_j: hard attention"),
 }
 _SCALES: dict[str, tuple[Callable[[int, int], float], str]] = {
     "1/sqrt(d)": (lambda d, k: d**-0.5, "/√d"),
@@ -163,6 +169,8 @@ def _attention_deviations(rho: Rho, masked: bool) -> list[Deviation]:
         ("columns", "the softmax runs over the wrong axis: columns sum to one, not rows"),
         ("transposed", "the attention is transposed: A' = AᵀY, as normalised over the wrong axis"),
         ("all", "the softmax runs over all pairs at once, not over each row"),
+        ("pairs", "the weights are divided by their sum over all pairs, not over each row"),
+        ("twice", "the rows of the attention are normalised, and then its columns"),
         ("none", "the weights are not normalised: D⁻¹ is missing"),
         ("symmetric", "the weights are normalised by D^(−½) on both sides"),
     )
@@ -199,6 +207,7 @@ def _attention_deviations(rho: Rho, masked: bool) -> list[Deviation]:
     table += of("heads", step, ("two", "the columns of U are split into two heads whose results are averaged"))
     table += of("update", step, ("alpha", "the step size is α = {x}, not 1"), fitted=True)
     table += of("update", step, ("gain", "the result is scaled by {x}"), fitted=True)
+    table += of("update", step, ("shift", "{x} is added to every entry"), fitted=True)
     table += of("update", step, ("skip", "the residual is added with a factor: Y + {x} AY"), fitted=True)
     if exponential:
         table += of("scale", step, ("logits fit", "UUᵀ is scaled by {x}"), fitted=True)
@@ -228,9 +237,7 @@ def _attention(inputs: Inputs, Y: FloatArray, rho: Rho, on: Positions, x: float)
         return None
     U = {"transposed": Y @ W.T if square else Y, "identity": Y, "twice": Y @ W @ W.T}.get(how or "", Y @ W)
     if on.get("heads") == "two":
-        if U.shape[1] < 2 or U.shape[1] % 2:
-            return None
-        halves = [_average(inputs, Y, half, (d, k), rho, on, x) for half in np.split(U, 2, axis=1)]
+        halves = [_average(inputs, Y, half, (d, k), rho, on, x) for half in np.array_split(U, 2, axis=1)]
         A = (halves[0] + halves[1]) / 2
     else:
         A = _average(inputs, Y, U, (d, k), rho, on, x)
@@ -261,7 +268,7 @@ def _attention(inputs: Inputs, Y: FloatArray, rho: Rho, on: Positions, x: float)
             "skip": (1, x),
         }
         a, b = mix.get(update or "", (0, 1))
-        moved = b * moved if a == 0 else a * Y + b * moved
+        moved = b * moved + (a * Y if a else 0.0) + (x if update == "shift" else 0.0)
     after = on.get("after")
     if after == "centred":
         moved = moved - moved.mean(axis=0)
@@ -278,24 +285,25 @@ def _average(
     c = 1.0 if not scale else x if name == "fit" else _SCALES[name][0](*shape)
     if kernel == "cosine distance":
         U = U / np.linalg.norm(U, axis=1, keepdims=True)
-    z = 0.5 * ((U[:, None] - U[None]) ** 2).sum(axis=2)
+    z = 0.5 * ((U[:, None] - U[None] + (1e-6 if kernel == "shifted" else 0.0)) ** 2).sum(axis=2)
     if where == "distances":
         z = c * z
     length = (U**2).sum(axis=1)
     logits = U @ U.T * (c if scale else 1.0)
-    if kernel in _LOGITS or (where == "logits" and not kernel) or (rho.name == "exp" and normalise == "columns"):
+    if (
+        kernel in _LOGITS
+        or (where == "logits" and not kernel)
+        or (rho.name == "exp" and normalise in ("columns", "all"))
+    ):
         sign, b = _LOGITS[kernel][:2] if kernel in _LOGITS else (1.0, 1.0)
         if where == "distances":
             b = b * c
         Gamma = np.exp(sign * logits - b * length / 2)
     elif kernel in ("cosine", "hard"):
         norm = np.linalg.norm(U, axis=1)
-        products = logits / (np.outer(norm, norm) if kernel == "cosine" else 1.0)
+        Gamma = np.exp(logits / np.outer(norm, norm))
         if kernel == "hard":
-            products = products - length / 2
-            Gamma = 1.0 * (products == products.max(axis=1, keepdims=True))
-        else:
-            Gamma = np.exp(products)
+            Gamma = 1.0 * (logits == logits.max(axis=1, keepdims=True))
     elif kernel == "uniform":
         Gamma = np.ones((n, n))
     elif kernel == "sign":
@@ -334,12 +342,14 @@ def _average(
         return np.asarray(Gamma)
     if normalise in ("columns", "transposed"):
         return np.asarray(Gamma / _positive(Gamma.sum(axis=0)))
-    if normalise == "all":
+    if normalise in ("all", "pairs"):
         return np.asarray(Gamma / Gamma.sum())
     degree = _positive(Gamma.sum(axis=1) + (x if "floor" in on else 0.0))
     if normalise == "symmetric":
         return np.asarray(Gamma / np.sqrt(np.outer(degree, degree)))
     A = Gamma / degree[:, None]
+    if normalise == "twice":
+        return np.asarray(A / _positive(A.sum(axis=0)))
     return np.asarray(A + np.diag(A.sum(axis=1) == 0))
 
 
@@ -373,6 +383,7 @@ def _attention_formula(rho: Rho, on: Positions) -> str:
         "alpha": f"(1 − α)Y + α {AY}",
         "gain": f"c {AY}",
         "skip": f"Y + c {AY}",
+        "shift": f"{AY} + c",
     }.get(update, AY)
     over = {
         "no self": "j ≠ i",
@@ -620,17 +631,19 @@ _HALF = {"attention": "attention", "feedforward": "feed-forward"}
 def explain(model: Model, observations: Sequence[Observation]) -> Explanation | None:
     """The simplest deviations that reproduce every observation to rounding, or None.
 
-    In this order: none or one; a fitted number alone; none, but in float32; two; one, in float32; one and a number.
+    In this order: none or one; a fitted number alone; none, in a lower precision; two; one, in float32; one and a
+    number.
     """
     table = model.deviations()
     single = [(d,) for d in table if not d.fitted]
     pairs = [(a, b) for (a,), (b,) in itertools.combinations(single, 2) if a.switch != b.switch]
+    lower = list(observations[0].low_precision)
     stages = itertools.chain(
         (_try(model, observations, deviations) for deviations in [(), *single]),
         _fits(model, observations, [()]),
-        [_try(model, observations, (), low_precision=True)],
+        (_try(model, observations, (), precision=precision) for precision in lower),
         (_try(model, observations, deviations) for deviations in pairs),
-        (_try(model, observations, deviations, low_precision=True) for deviations in single),
+        (_try(model, observations, deviations, precision=lower[0]) for deviations in single if lower),
         _fits(model, observations, single),
     )
     return next((found for found in stages if found is not None), None)
@@ -652,7 +665,7 @@ def _try(
     observations: Sequence[Observation],
     deviations: tuple[Deviation, ...],
     x: float | None = None,
-    low_precision: bool = False,
+    precision: str | None = None,
 ) -> Explanation | None:
     on = {d.switch: d.position for d in deviations}
     worst = 0.0
@@ -661,15 +674,13 @@ def _try(
         if predicted is None or predicted.shape != seen.output.shape:
             return None
         error = np.abs(predicted - seen.output)
-        tolerance = seen.low_precision if low_precision else seen.tolerance
-        if tolerance is None:
-            return None
+        tolerance = seen.low_precision[precision] if precision else seen.tolerance
         # a deviation may make numbers larger, and its rounding with them
         larger = max(1.0, float(np.abs(predicted).max() / max(np.abs(seen.inputs.Y).max(), 1e-300)))
         if not (error <= (16 if x is not None else 4) * larger * tolerance).all():
             return None
         worst = max(worst, float(error.max()))
-    return Explanation(deviations, model.formula(on), worst, x, low_precision)
+    return Explanation(deviations, model.formula(on), worst, x, precision)
 
 
 def _fit(model: Model, seen: Observation, deviations: tuple[Deviation, ...]) -> float | None:

@@ -7,6 +7,7 @@ with the lines of its own code that led there.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sysconfig
 import threading
 import traceback
@@ -38,6 +39,7 @@ class Subject:
     def __init__(self, fn: Callable[..., Any], framework: str, dtype: str, batched: bool, seconds: float) -> None:
         if not callable(fn):
             raise TypeError(f"fn: expected a function of {framework} arrays, got {type(fn).__name__}")
+        importlib.import_module(framework)  # not in the first call, which has a time limit
         self.fn, self.framework, self.dtype, self.batched, self.seconds = fn, framework, dtype, batched, seconds
         self.returned: str | None = None  # the dtype that came last
         self.hung = False
@@ -82,7 +84,10 @@ class Subject:
 
     def read(self, result: Any, shape: tuple[int, ...]) -> FloatArray:
         """What came back, as float64; a :class:`Finding` where it is not a finite real array of that shape."""
-        array = self._numpy(result)
+        try:
+            array = self._numpy(result)
+        except (RuntimeError, TypeError, ValueError) as error:  # a tensor on a device without memory, and the like
+            raise Finding(f"your function's result cannot be read: {describe(error)}") from None
         if array.dtype.kind != "f":
             raise Finding(f"your function returns {array.dtype}, expected {self.dtype}")
         if array.shape != shape:
@@ -139,8 +144,8 @@ class Subject:
                 return np.asarray(result)
         elif isinstance(result, np.ndarray):
             return result
-        expected = {"numpy": "a numpy.ndarray", "torch": "a torch.Tensor", "jax": "a jax.Array"}[self.framework]
-        came = "None" if result is None else f"a {type(result).__name__}"
+        expected = {"numpy": "numpy.ndarray", "torch": "torch.Tensor", "jax": "jax.Array"}[self.framework]
+        came = "None" if result is None else type(result).__name__
         raise Finding(f"your function returns {came}, expected {expected}")
 
     def guarded(self, call: Callable[[], Any]) -> Any:

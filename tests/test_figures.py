@@ -1,0 +1,440 @@
+"""The paper's figures 1 to 4: their numbers by a second route, and the command that writes them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from refimpl import FeedForwardEnergy, certificates, cli, definitions
+from refimpl.experiments import alternation, apollonius, truncation
+from refimpl.experiments.figures import FIGURES, Figure, write
+
+DOCS = Path(__file__).parent.parent / "docs" / "figures"
+EPS = np.finfo(float).eps
+SMALL = {"n": 12, "d": 5, "half_steps": 30}
+
+
+def digits(rows: list[str]) -> np.ndarray:
+    return np.array([list(map(int, row)) for row in rows])
+
+
+# ------------------------------------------------------------------------------------------------ figure 1
+
+
+@pytest.mark.parametrize("C", [0.2, 0.7, 1.5, 4.0])
+def test_the_ball_of_apollonius(C: float) -> None:
+    rng = np.random.default_rng(0)
+    y_f, y_h = rng.normal(size=(2, 3))
+    centre, radius = apollonius.ball(y_f, y_h, C)
+    directions = rng.normal(size=(100, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    on_it = centre + radius * directions
+    to_f, to_h = (np.linalg.norm(on_it - point, axis=1) for point in (y_f, y_h))
+    # C² is squared, and divides by 1 − C²; a few roundings of numbers as large as the ball
+    np.testing.assert_allclose(to_f, C * to_h, rtol=0, atol=32 * EPS * (1 + C) * (radius + np.linalg.norm(centre)))
+    for factor, inside in ((0.999, True), (1.001, False)):
+        holds = certificates.apollonius(
+            (centre + factor * radius * directions)[:, None], y_f[None], y_h[None], L_f=1.0, m_h=C, L_h=5.0, alpha=0.1
+        ).holds
+        assert (holds == (inside == (C < 1))).all()
+
+
+def test_the_circles_of_figure_1() -> None:
+    for circle, C in zip(apollonius.compute(cells=3)["circles"], (0.7, 1.5), strict=True):
+        contains = {
+            key: np.linalg.norm(np.subtract(circle[key], circle["centre"])) < circle["radius"] for key in ("y_f", "y_h")
+        }
+        assert circle["C"] == C
+        assert contains == {"y_f": C < 1, "y_h": C > 1}
+        assert circle["certified"] == ("inside" if C < 1 else "outside")
+
+
+def test_the_levels_of_figure_1() -> None:
+    """By the Hessians: a step on g changes h by −α ⟨∇g, ∇h⟩ + ½ α² ∇g H ∇gᵀ."""
+    numbers = apollonius.compute(cells=61)
+    q = {key: np.array(value) for key, value in numbers["quadratics"].items()}
+    H, minimum, alpha = q["P"] + q["R"], np.array(numbers["minimiser"]), float(q["alpha"])
+    np.testing.assert_allclose(minimum @ H, q["a"] @ q["P"] + q["b"] @ q["R"], rtol=0, atol=16 * EPS)
+    np.testing.assert_allclose(np.linalg.eigvalsh(H), [q["m_h"], q["L_h"]], rtol=16 * EPS)
+    assert alpha <= 1 / q["L_h"]
+    line = np.linspace(*numbers["extent"], 61)
+    y = np.stack(np.meshgrid(line, line), axis=-1)
+    gradients = {"f": (y - q["a"]) @ q["P"], "g": (y - q["b"]) @ q["R"]}
+    for on, other in (("g", "f"), ("f", "g")):
+        step, levels = numbers["steps"][on], digits(numbers["steps"][on]["levels"])
+        grad, grad_h = gradients[on], gradients["f"] + gradients["g"]
+        rise = -alpha * (grad * grad_h).sum(-1) + 0.5 * alpha**2 * ((grad @ H) * grad).sum(-1)
+        distance = np.linalg.norm(y - step["centre"], axis=-1) - step["radius"]
+        pull = np.linalg.norm(gradients[other], axis=-1) - np.linalg.norm(grad_h, axis=-1)
+        sure = (abs(rise) > 1e-12) & (abs(distance) > 1e-12) & (abs(pull) > 1e-12)
+        assert sure.sum() >= sure.size - 2
+        # nested: what the distances certify the gradients do, and what they certify falls
+        expected = np.select([distance > 0, pull < 0, rise < 0], [0, 1, 2], 3)
+        np.testing.assert_array_equal(levels[sure], expected[sure])
+        np.testing.assert_array_equal((levels == 3)[sure], (rise > 0)[sure])
+        assert set(levels.flat) == {0, 1, 2, 3}
+        assert step["C"] > 1
+
+
+def test_the_iterates_of_figure_1() -> None:
+    points = apollonius.compute(cells=3)["iterates"]
+    levels = [point["level"] for point in points[:-1]]
+    falls = np.diff([point["h"] for point in points]) < 0
+    assert [level == 3 for level in levels] == (~falls).tolist()
+    assert levels[0] == 0
+    assert levels[-2] == 3  # near the minimiser, in the ball that no certificate covers
+    assert [point["step_on"] for point in points] == ["g", "f"] * 8 + [None]
+
+
+# ------------------------------------------------------------------------------------------------ figures 2 and 3
+
+
+def weights(seed: int, n: int, d: int) -> tuple[np.ndarray, ...]:
+    """W₁, W₂, B₁, B₂ and the start, drawn again."""
+    rng = np.random.default_rng(seed)
+    return tuple(
+        scale * rng.normal(size=shape)
+        for scale, shape in ((0.1, (d, d)), (0.1, (n, n)), (1, (n, d)), (1, (n, d)), (10, (n, d)))
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_problem(seed: int) -> None:
+    n, d = 9, 4
+    W1, W2, B1, B2, start = weights(seed, n, d)
+    task = alternation.problem(seed, n, d)
+    np.testing.assert_array_equal(task.start, start)
+    rng = np.random.default_rng(5)
+    Y, direction = rng.normal(size=(2, n, d))
+    terms = (
+        lambda Y: (abs(Y @ W1) ** 2).sum() + (abs(Y - B1) ** 2).sum(),
+        lambda Y: (abs(W2 @ Y) ** 2).sum() + (abs(Y - B2) ** 2).sum(),
+    )
+    for term, gradient, alone in zip(terms, task.gradients(Y), task.minimisers, strict=True):
+        # a quadratic: the central difference is exact but for rounding
+        slope = (term(Y + direction) - term(Y - direction)) / 2
+        assert (gradient * direction).sum() == pytest.approx(slope, rel=1e-12)
+        assert term(alone) < min(term(alone + 1e-3 * direction), term(alone - 1e-3 * direction))
+    for gradient, alone in zip((0, 1), task.minimisers, strict=True):
+        np.testing.assert_allclose(task.gradients(alone)[gradient], 0, atol=256 * EPS)
+    # the Sylvester equation against the whole Hessian, (n d, n d)
+    hessian = 2 * (np.kron(np.eye(n), W1 @ W1.T) + np.kron(W2.T @ W2, np.eye(d)) + 2 * np.eye(n * d))
+    expected = np.linalg.solve(hessian, 2 * (B1 + B2).ravel()).reshape(n, d)
+    np.testing.assert_allclose(task.minimiser, expected, rtol=0, atol=256 * EPS)
+    np.testing.assert_allclose(sum(task.gradients(task.minimiser)), 0, atol=256 * EPS)
+    _, measured = alternation.run(task, 0.05, 4)
+    curvatures = np.linalg.eigvalsh(hessian)
+    assert [measured["m_h"], measured["L_h"]] == pytest.approx([curvatures[0], curvatures[-1]], rel=256 * EPS)
+    energies = [sum(term(point) for term in terms) for point in alternation.run(task, 0.05, 4)[0]]
+    minimum = sum(term(task.minimiser) for term in terms)
+    np.testing.assert_allclose(measured["gap"], np.subtract(energies, minimum), rtol=0, atol=1e-12 * energies[0])
+
+
+def test_the_half_steps() -> None:
+    W1, W2, B1, B2, Y = weights(3, 7, 4)
+    iterates, _ = alternation.run(alternation.problem(3, 7, 4), 0.05, 6)
+    for k in range(7):
+        np.testing.assert_allclose(iterates[k], Y, rtol=0, atol=1e-12)
+        gradient = 2 * (Y @ W1 @ W1.T + Y - B1) if k % 2 == 0 else 2 * (W2.T @ W2 @ Y + Y - B2)
+        Y = Y - 0.05 * gradient
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2])
+def test_the_limits(alpha: float) -> None:
+    """They are each other's image, and where many half steps end; the minimiser of the sum is neither."""
+    task = alternation.problem(0, 10, 4)
+    after_first, after_second, contraction = alternation.limits(task, alpha)
+    assert contraction < 1
+    image = after_second - alpha * task.gradients(after_second)[0]
+    np.testing.assert_allclose(image, after_first, rtol=0, atol=256 * EPS)
+    np.testing.assert_allclose(image - alpha * task.gradients(image)[1], after_second, rtol=0, atol=256 * EPS)
+    half_steps = 2 * int(np.ceil(np.log(EPS) / np.log(contraction)))
+    iterates, _ = alternation.run(task, alpha, half_steps)
+    np.testing.assert_allclose(iterates[-2:], [after_first, after_second], rtol=0, atol=1e-12)
+    assert min(np.linalg.norm(end - task.minimiser) for end in (after_first, after_second)) > 0.1
+    # the contraction is the spectral radius of two half steps
+    origin, units = np.zeros((10, 4)), np.eye(40).reshape(40, 10, 4)
+
+    def two(Y: np.ndarray) -> np.ndarray:
+        Y = Y - alpha * task.gradients(Y)[0]
+        return Y - alpha * task.gradients(Y)[1]
+
+    linear = np.array([(two(unit) - two(origin)).ravel() for unit in units])
+    assert abs(np.linalg.eigvals(linear)).max() == pytest.approx(contraction, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_guaranteed_half_step_raises_the_energy(seed: int) -> None:
+    task = alternation.problem(seed, 80, 20)
+    (a, _), (c, _) = task.spectra
+    L_h, falling = a[-1] + c[-1], 0
+    for alpha in (1 / L_h, 1.5 / L_h, 2.5 / L_h):
+        iterates, run = alternation.run(task, alpha, 120)
+        gap, bound = np.array(run["gap"]), np.array(run["bound"])
+        falls = gap[:-1] - gap[1:]
+        assert (falls >= bound - 1e-12 * gap[:-1]).all()
+        guaranteed = bound >= 0
+        assert (falls[guaranteed] >= -1e-12 * gap[:-1][guaranteed]).all()
+        falling += guaranteed.sum()
+        # the certificate, from the gradients of each iterate
+        for k, Y in enumerate(iterates[:-1]):
+            gradients = task.gradients(Y)
+            other, whole = np.linalg.norm(gradients[1 - k % 2]), np.linalg.norm(gradients[0] + gradients[1])
+            assert run["holds"][k] == (alpha * L_h <= 1 and other <= whole)
+            assert not run["apollonius"][k] or run["holds"][k]
+            assert not run["holds"][k] or guaranteed[k]
+        steps = range(1, 121)
+        assert run["guaranteed_until"] == next(k - 1 for k in steps if not guaranteed[k - 1])
+        assert run["last_guaranteed"] == next((k for k in reversed(steps) if guaranteed[k - 1]), None)
+        assert run["first_rise"] == next((k for k in steps if gap[k] > gap[k - 1]), None)
+        assert run["first_rise"] is not None
+        assert run["guaranteed_until"] < run["first_rise"]
+        assert run["rises"] == sum(gap[k] > gap[k - 1] for k in steps)
+    assert falling > 20
+
+
+def test_the_planes_of_figure_2() -> None:
+    numbers = alternation.trajectory(seed=2, **SMALL)
+    task = alternation.problem(2, SMALL["n"], SMALL["d"])
+    iterates, _ = alternation.run(task, 0.05, SMALL["half_steps"])
+    after_first, after_second, contraction = alternation.limits(task, 0.05)
+    points = (iterates - task.minimiser).reshape(31, -1)
+    _, s, Vt = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
+    expected = points @ Vt[:2].T
+    expected *= np.sign(expected[0])
+    np.testing.assert_allclose(numbers["principal"]["points"], expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(numbers["shares"], s[:2] ** 2 / (s**2).sum(), rtol=1e-12)
+    assert numbers["contraction"] == contraction
+    np.testing.assert_allclose(numbers["distances"], np.linalg.norm(points, axis=1), rtol=1e-14)
+    # in the plane through the three points nothing of the distances between them is lost
+    u, v = np.array(numbers["plane"]["limits"])
+    lengths = [np.linalg.norm(end - task.minimiser) for end in (after_first, after_second)]
+    assert [np.linalg.norm(u), np.linalg.norm(v)] == pytest.approx(lengths, rel=1e-13)
+    assert numbers["limit_distances"] == pytest.approx(lengths, rel=1e-13)
+    assert np.linalg.norm(u - v) == pytest.approx(np.linalg.norm(after_first - after_second), rel=1e-13)
+    assert abs(v[1]) <= 1e-12
+    assert u[1] > 0
+    assert (np.linalg.norm(numbers["plane"]["points"], axis=1) <= np.array(numbers["distances"]) * (1 + 1e-12)).all()
+
+
+def test_figure_3_is_the_paper_s_step_and_the_longest_that_is_certified() -> None:
+    paper, certified = alternation.energy_gap(seed=1, **SMALL)["runs"]
+    assert paper["alpha"] == 0.05
+    assert certified["alpha"] == 1 / certified["L_h"]
+    assert any(certified["holds"])
+
+
+# ------------------------------------------------------------------------------------------------ figure 4
+
+
+@pytest.fixture(scope="module")
+def truncated() -> dict[str, Any]:
+    return truncation.compute(cells=21)
+
+
+def test_the_share_of_figure_4(truncated: dict[str, Any]) -> None:
+    """Against the definition, at every point, and h against the issue's formula by its gradient."""
+    W, alpha, x = np.array(truncated["W"]), truncated["alpha"], truncated["x"]
+    assert alpha == 0.25
+    assert truncated["shares"] == [0.2, 0.4, 0.6, 0.8]
+    assert (W == W.T).all()
+    for panel in truncated["panels"]:
+        for i, x2 in enumerate(x):
+            for j, x1 in enumerate(x):
+                xi = (alpha * (np.array([x1, x2]) @ (W + np.eye(2)) - panel["B"])).tolist()
+                assert abs(panel["kappa"][i][j] - definitions.truncated_share([x1, x2], xi)) <= 0.5e-6 + 64 * EPS
+                if all(abs(e - y) > 1e-12 for e, y in zip(xi, (x1, x2), strict=True)):
+                    assert int(panel["cut"][i][j]) == any(e > y for e, y in zip(xi, (x1, x2), strict=True))
+
+
+def test_what_share_the_certificate_allows(truncated: dict[str, Any]) -> None:
+    x, allowed = truncated["x"], truncated["allowed"]
+    for panel in truncated["panels"]:
+        held = 0
+        for i, x2 in enumerate(x):
+            for j, x1 in enumerate(x):
+                gradient = FeedForwardEnergy(truncated["W"], panel["B"]).gradient([[x1, x2]])
+                certificate = certificates.truncation(
+                    [[x1, x2]], [[0.0, 0.0]], gradient, L_h=truncated["L_h"], alpha=truncated["alpha"]
+                )
+                if abs(panel["kappa"][i][j] - allowed) > 1e-6:
+                    assert certificate.holds == (panel["kappa"][i][j] < allowed)
+                held += certificate.holds
+        assert 0 < held < len(x) ** 2
+    assert truncated["L_h"] == pytest.approx(np.linalg.eigvalsh(np.eye(2) + truncated["W"])[-1], rel=8 * EPS)
+
+
+def test_the_minimisers_of_figure_4(truncated: dict[str, Any]) -> None:
+    """The conditions of Karush, Kuhn and Tucker, and where the steps end."""
+    inside, edge = truncated["panels"]
+    for panel in (inside, edge):
+        x = np.array(panel["minimiser"])
+        gradient = FeedForwardEnergy(truncated["W"], panel["B"]).gradient(x[None])[0]
+        assert (x >= 0).all()
+        assert (gradient >= -64 * EPS).all()
+        assert abs(gradient * x).max() <= 64 * EPS
+        h = [float(FeedForwardEnergy(truncated["W"], panel["B"]).value([point])) for point in panel["path"]]
+        assert (np.diff(h) <= 64 * EPS * h[0]).all()
+        # each step contracts distances by at least 1 − α λ_min(H), as ReLU does not stretch them
+        contraction = 1 - truncated["alpha"] * np.linalg.eigvalsh(np.eye(2) + truncated["W"])[0]
+        start, end = (np.linalg.norm(np.subtract(panel["path"][k], x)) for k in (0, -1))
+        assert end <= contraction ** (len(panel["path"]) - 1) * start + 64 * EPS
+    assert min(inside["minimiser"]) > 0
+    assert edge["minimiser"][1] == 0
+    assert not any("1" in row for row in inside["cut"])  # κ counts entries that step away from 0, too
+    assert any("1" in row for row in edge["cut"])
+    assert np.max(inside["kappa"]) > 0.8
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same figures of fewer numbers."""
+    pytest.importorskip("matplotlib")
+    for name, figure in FIGURES.items():
+        options = SMALL if name in ("alternation", "energy-gap") else {"cells": 21}
+        monkeypatch.setitem(FIGURES, name, figure._replace(compute=functools.partial(figure.compute, **options)))
+
+
+@pytest.mark.usefixtures("small")
+def test_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "folder"
+    assert cli.main(["figures", "--out", str(out), "--json", "--seed", "3"]) == 0
+    text, err = capsys.readouterr()
+    assert err == ""
+    report = json.loads(text)
+    assert [figure["name"] for figure in report["figures"]] == ["apollonius", "alternation", "energy-gap", "truncation"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(f"{n}.{s}" for n in FIGURES for s in ("json", "png"))
+    for figure in report["figures"]:
+        assert set(figure) == {"name", "path", "numbers"}
+        assert Path(figure["path"]).read_bytes().startswith(b"\x89PNG")
+        assert json.loads(Path(figure["path"]).with_suffix(".json").read_text()) == figure["numbers"]
+        assert figure["numbers"]["seed"] == 3
+        # the JSON is what is drawn
+        again = tmp_path / "again.png"
+        FIGURES[figure["name"]].draw(figure["numbers"]).savefig(again, dpi=100)
+        assert again.read_bytes() == Path(figure["path"]).read_bytes()
+
+
+@pytest.mark.usefixtures("small")
+def test_only_and_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    only = ["--only", "truncation", "--only", "energy-gap", "--only", "truncation"]
+    for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert cli.main(["figures", "--out", str(tmp_path / folder), *only, "--seed", seed]) == 0
+        out, err = capsys.readouterr()
+        assert (err, out.count(".png")) == ("", 2)
+    a, b, c = ({path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()} for folder in ("a", "b", "c"))
+    assert set(a) == {"truncation.png", "truncation.json", "energy-gap.png", "energy-gap.json"}
+    assert a == b
+    assert a["energy-gap.json"] != c["energy-gap.json"]
+    assert a["truncation.png"] == c["truncation.png"]
+
+
+def never(seed: int, progress: object) -> dict[str, Any]:
+    raise AssertionError("computed before the directory was found fit")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--only", "apollonus"],
+            "only: expected one of apollonius, alternation, energy-gap, truncation, got 'apollonus'",
+        ),
+        (["--out", "{}/file"], "{}/file: File exists"),
+        (["--out", "{}/file/folder"], "{}/file/folder: Not a directory"),
+        (["--out", "{}/full", "--only", "truncation"], "can be written, got {}/full/truncation.png"),
+    ],
+)
+def test_refused_before_any_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name, figure in FIGURES.items():
+        monkeypatch.setitem(FIGURES, name, Figure(figure.title, never, figure.draw))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full" / "truncation.png").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    given = [word.format(tmp_path) for word in arguments]
+    assert cli.main(["figures", "--out", str(tmp_path / "new"), *given]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("refimpl: error: ")
+    assert err.count("\n") == 1
+    assert message.format(*[tmp_path] * message.count("{}")) in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_out_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["figures"]) == 2
+    assert "--out" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small")
+def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure as Canvas
+
+    def full(self: object, path: Path, **options: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device", str(path))
+
+    for suffix in ("png", "json"):
+        (tmp_path / f"truncation.{suffix}").write_bytes(b"old")
+    monkeypatch.setattr(Canvas, "savefig", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path, ["truncation"])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "truncation.png": b"old",
+        "truncation.json": b"old",
+    }
+
+
+@pytest.mark.usefixtures("small")
+def test_progress(tmp_path: Path) -> None:
+    calls: list[tuple[int, int, str]] = []
+    write(tmp_path, progress=lambda *call: calls.append(call))
+    labels = dict.fromkeys(label for _, _, label in calls)
+    assert len(labels) == 4  # the step of 0.05 is taken in two figures
+    for label in labels:
+        assert max(done for done, _, name in calls if name == label) == next(t for _, t, n in calls if n == label)
+
+
+# ------------------------------------------------------------------------------------------------ the documents
+
+
+def test_the_pictures_of_the_documents() -> None:
+    """The numbers in docs/: the deterministic ones again, and what the others say of themselves."""
+    numbers = {name: json.loads((DOCS / f"{name}.json").read_text()) for name in FIGURES}
+    for name in ("apollonius", "truncation"):
+        again = json.loads(json.dumps(FIGURES[name].compute(0, None)))
+        for key in ("circles", "steps", "W", "allowed"):
+            if key in again:
+                assert_close(numbers[name][key], again[key])
+    for part in numbers["energy-gap"]["runs"]:
+        gap, bound = np.array(part["gap"]), np.array(part["bound"])
+        assert len(gap) == 201
+        assert (gap[:-1] - gap[1:] >= bound - 1e-12 * gap[:-1]).all()
+    assert (numbers["alternation"]["n"], numbers["alternation"]["d"]) == (500, 128)
+
+
+def assert_close(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert set(one) == set(other)
+        for key in one:
+            assert_close(one[key], other[key])
+    elif isinstance(one, list):
+        for x, y in zip(one, other, strict=True):
+            assert_close(x, y)
+    else:
+        assert one == (pytest.approx(other, rel=1e-12) if isinstance(one, float) else other)
