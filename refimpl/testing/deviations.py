@@ -10,15 +10,18 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import erf
 
 from ..activation import get_activation
+from ..attention import AttentionEnergy
+from ..feedforward import FeedForwardEnergy
 from ..numerics import FloatArray
 from ..rho import PENALTIES, Rho
+from ..transformer import UnfoldedTransformer
 
 _GRID = np.concatenate([-np.geomspace(0.02, 4, 8)[::-1], np.geomspace(0.02, 50, 18)])  # where a fit starts from
 
@@ -413,6 +416,8 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[FloatArray], Any]]] = {
     "silu": ("SiLU", lambda v: v / (1 + np.exp(-v))),
     "abs": ("the absolute value", np.abs),
     "relu6": ("ReLU6", lambda v: np.clip(v, 0, 6)),
+    "clip": ("the clip to [0, 1]", lambda v: np.clip(v, 0, 1)),
+    "min": ("min(·, 0)", lambda v: np.minimum(v, 0)),
     "square": ("the squared ReLU", lambda v: np.maximum(v, 0) ** 2),
     **{
         name: (name.replace("_", " "), functools.partial(lambda prox, v: prox(v, 1.0), get_activation(name).prox))
@@ -429,6 +434,11 @@ def _feedforward_deviations() -> list[Deviation]:
         ("weights", "twice", "the ½ of ½(W_f + W_fᵀ) is missing", step),
         ("weights", "half", "W_fˢ is halved once more", step),
         ("weights", "none", "W_f is not applied", step),
+        ("weights", "antisymmetric", "the antisymmetric part ½(W_f − W_fᵀ) stands for the symmetric one", step),
+        ("weights", "diagonal", "only the diagonal of W_f is applied", step),
+        ("weights", "upper", "only the upper triangle of W_f is applied", step),
+        ("weights", "squared", "W_fW_fᵀ stands for ½(W_f + W_fᵀ)", step),
+        ("weights", "1/sqrt(d)", "YW_fˢ is scaled by 1/sqrt(d)", step),
         ("sign", "plus", "the sign of W_f is flipped: B + YW_fˢ stands for B − YW_fˢ", step),
         ("bias", "none", "the bias B is missing", step),
         ("bias", "minus", "the sign of the bias is flipped", step),
@@ -440,6 +450,7 @@ def _feedforward_deviations() -> list[Deviation]:
         ("position", "before", "the ReLU comes before the linear map, not after", step),
         ("position", "both", "a second ReLU comes before the linear map", step),
         ("position", "gradient", "the ReLU acts on the gradient: Y − ReLU(YH − B)", step),
+        ("position", "only gradient", "the gradient YH − B is returned in place of the step", step),
         ("position", "product", "the ReLU acts on YW_fˢ only: B − ReLU(YW_fˢ)", step),
         ("update", "residual", "the residual is added: Y + ReLU(…)", step),
         ("update", "half", "the residual is averaged in: ½(Y + ReLU(…))", step),
@@ -452,6 +463,8 @@ def _feedforward_deviations() -> list[Deviation]:
     ]
     table = [Deviation(*row) for row in rows]
     table.append(Deviation("alpha", "fit", "the step size is α = {x}, not 1", step, fitted=True))
+    table.append(Deviation("weights", "fit", "YW_fˢ is scaled by {x}", step, fitted=True))
+    table.append(Deviation("activation", "threshold", "the ReLU has a threshold, max(v − {x}, 0)", step, fitted=True))
     table.append(Deviation("update", "mix", "the result is averaged with Y: Y + {x} (Y⁺ − Y)", step, fitted=True))
     return table
 
@@ -459,20 +472,37 @@ def _feedforward_deviations() -> list[Deviation]:
 def _feedforward(inputs: Inputs, Y: FloatArray, on: Positions, x: float) -> FloatArray | None:
     """The feed-forward step of Y with the deviations ``on``."""
     Wf, B = inputs.Wf, inputs.B
-    weights = {"Wf": Wf, "Wfᵀ": Wf.T, "twice": Wf + Wf.T, "half": (Wf + Wf.T) / 4, "none": 0 * Wf}
-    Ws = weights.get(on.get("weights", ""), (Wf + Wf.T) / 2)
+    Ws = (Wf + Wf.T) / 2
+    weights = {
+        "Wf": Wf,
+        "Wfᵀ": Wf.T,
+        "twice": 2 * Ws,
+        "half": Ws / 2,
+        "none": 0 * Ws,
+        "antisymmetric": (Wf - Wf.T) / 2,
+        "diagonal": np.diag(np.diag(Wf)),
+        "upper": np.triu(Wf),
+        "squared": Wf @ Wf.T,
+        "1/sqrt(d)": Ws / np.sqrt(len(Ws)),
+        "fit": x * Ws,
+    }
+    Ws = weights.get(on.get("weights", ""), Ws)
     if on.get("sign") == "plus":
         Ws = -Ws
     bias = {"none": 0 * B, "minus": -B, "twice": 2 * B, "outside": 0 * B}.get(on.get("bias", ""), B)
     alpha = x if on.get("alpha") == "fit" else 1.0
     position = on.get("position")
-    sigma = _FUNCTIONS[on["activation"]][1] if "activation" in on else _relu
+    sigma: Callable[[FloatArray], Any] = _relu
+    if "activation" in on:
+        sigma = (lambda v: _relu(v - x)) if on["activation"] == "threshold" else _FUNCTIONS[on["activation"]][1]
     if on.get("before") == "normalised":
         Y = _layer_norm(Y)
     start = sigma(Y) if position in ("before", "both") else Y
     scaled = 1.0 if on.get("bias") == "unscaled" else alpha
     if position == "gradient":
         moved = Y - alpha * sigma(Y + Y @ Ws - bias)
+    elif position == "only gradient":
+        moved = sigma(Y + Y @ Ws - bias)
     elif position == "product":
         moved = (1 - alpha) * Y + alpha * (bias - sigma(Y @ Ws))
     else:
@@ -499,7 +529,18 @@ def _relu(v: FloatArray) -> FloatArray:
 def _feedforward_formula(on: Positions) -> str:
     position = on.get("position")
     Y = "ReLU(Y)" if position in ("before", "both") else "Y"
-    W = {"Wf": "W_f", "Wfᵀ": "W_fᵀ", "twice": "(W_f + W_fᵀ)", "half": "½W_fˢ"}.get(on.get("weights", ""), "W_fˢ")
+    W = {
+        "Wf": "W_f",
+        "Wfᵀ": "W_fᵀ",
+        "twice": "(W_f + W_fᵀ)",
+        "half": "½W_fˢ",
+        "antisymmetric": "½(W_f − W_fᵀ)",
+        "diagonal": "diag(W_f)",
+        "upper": "triu(W_f)",
+        "squared": "W_fW_fᵀ",
+        "1/sqrt(d)": "W_fˢ/√d",
+        "fit": "W_fˢ·c",
+    }.get(on.get("weights", ""), "W_fˢ")
     sign = "+" if on.get("sign") == "plus" else "−"
     alpha = "α" if "alpha" in on else ""
     B = {"none": "", "minus": f"−{alpha}B", "twice": f"2{alpha}B", "outside": "", "unscaled": "B"}.get(
@@ -510,12 +551,14 @@ def _feedforward_formula(on: Positions) -> str:
     v = " ".join(filter(None, [kept, f"+ {B}" if kept and B and not B.startswith("−") else B, linear]))
     if position == "gradient":
         text = "Y − ReLU(Y + YW_fˢ − B)"
+    elif position == "only gradient":
+        text = "ReLU(Y + YW_fˢ − B)"
     elif position == "product":
         text = "B − ReLU(YW_fˢ)"
     elif position in ("missing", "before"):
         text = v
     else:
-        name = _FUNCTIONS[on["activation"]][0] if "activation" in on else "ReLU"
+        name = _FUNCTIONS.get(on.get("activation", ""), ("ReLU",))[0]
         text = f"{name}({v})"
     if on.get("bias") == "outside":
         text += " + B"
@@ -532,7 +575,7 @@ class Model:
     kind: str
     rho: Rho
     masked: bool = False
-    cache: dict[Any, FloatArray | None] = field(default_factory=dict, repr=False)
+    cache: dict[Any, tuple[Inputs, FloatArray | None]] = field(default_factory=dict, repr=False)
 
     def deviations(self) -> list[Deviation]:
         """Every known deviation, the likeliest first; in a layer the switches carry their half's name."""
@@ -549,6 +592,13 @@ class Model:
             ("sum", "both steps start from Y and their results are added: Y⁺ = AY + ffn(Y)", "ffn.step"),
             ("residual", "the residual is added around the layer", "ffn.step"),
             ("twice", "two layers are applied, not one", "ffn.step"),
+            (
+                "joint",
+                "the joint step is taken, not the alternation: both gradients at Y, divided by M_i",
+                "joint.step",
+            ),
+            ("exchanged", "W and W_f are exchanged", "ffn.step"),
+            ("bias between", "the bias is added to the tokens between the halves", "ffn.step"),
         ]
         return [Deviation("structure", position, says, claim) for position, says, claim in structure] + [
             Deviation(f"{half} {d.switch}", d.position, f"in the {_HALF[half]} half {d.says}", d.claim, d.fitted)
@@ -574,9 +624,9 @@ class Model:
             key = (id(inputs), tokens is inputs.Y, tuple(sorted(half["attention"].items())), x)
             if tokens is not inputs.Y:
                 return _attention(inputs, tokens, self.rho, half["attention"], x)
-            if key not in self.cache:
-                self.cache[key] = _attention(inputs, tokens, self.rho, half["attention"], x)
-            return self.cache[key]
+            if key not in self.cache:  # the inputs are kept too, so that their id stays theirs
+                self.cache[key] = inputs, _attention(inputs, tokens, self.rho, half["attention"], x)
+            return self.cache[key][1]
 
         def feedforward(tokens: FloatArray | None) -> FloatArray | None:
             return None if tokens is None else _feedforward(inputs, tokens, half["feedforward"], x)
@@ -587,7 +637,16 @@ class Model:
         if structure == "swapped":
             first = feedforward(Y)
             return None if first is None else attention(first)
+        if structure == "joint":
+            energy, ffn = AttentionEnergy(inputs.W, self.rho), FeedForwardEnergy(inputs.Wf, inputs.B)
+            return np.asarray(UnfoldedTransformer(energy, ffn, schedule="joint").layer(Y))
+        if structure == "exchanged":
+            if inputs.W.shape != inputs.Wf.shape:
+                return None
+            return Model("layer", self.rho).predict(replace(inputs, W=inputs.Wf, Wf=inputs.W), {})
         averaged = attention(Y)
+        if structure == "bias between" and averaged is not None:
+            return _feedforward(replace(inputs, B=0 * inputs.B), averaged + inputs.B, half["feedforward"], x)
         if structure == "attention only" or averaged is None:
             return averaged
         if structure in ("parallel", "sum"):
@@ -619,6 +678,9 @@ class Model:
             "sum": f"{A} + {F}",
             "residual": "Y plus the layer",
             "twice": "two layers",
+            "joint": "the joint step",
+            "exchanged": "the layer with W and W_f exchanged",
+            "bias between": "ReLU(−(Y₁ + B)W_fˢ) with Y₁ = AY",
         }.get(on.get("structure", ""), f"{F.replace('Y', 'Y₁')} with Y₁ = {A}")
 
 
