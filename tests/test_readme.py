@@ -18,11 +18,13 @@ def blocks(text, language):
 
 def test_python_blocks_run(capsys):
     code = blocks(README, "python")
-    assert len(code) == 4
+    assert len(code) == 5
     namespace = {}
     for block in code:
         exec(compile(block, "README.md", "exec"), namespace)
-    assert "->" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "->" in out
+    assert "β_j = exp(−½‖u_j‖²) is missing (attention.step)" in out
 
 
 def test_the_extractor_sees_a_wrong_block():
@@ -36,7 +38,7 @@ def test_console_blocks_name_real_commands():
         ("cli", "refimpl verify"),
         ("test", "pytest"),
     ]
-    used = re.findall(r"(?:^|&& )refimpl ((?:rho |activation )?\w+)", console, re.MULTILINE)
+    used = re.findall(r"(?:^|&& )refimpl ((?:rho |activation |check |vectors )?\w+)", console, re.MULTILINE)
     assert len(used) >= 6
     assert set(used) <= set(COMMANDS)
 

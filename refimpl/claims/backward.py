@@ -12,6 +12,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from .. import definitions, formula
+from ..activation import ACTIVATIONS
 from ..numerics import EPS, FloatArray
 from ..testing import strategies
 from ..testing.exact import Rows, attention_input, exact, matrix, rounded
@@ -136,20 +137,28 @@ def check_attention(case: AttentionDirection) -> None:
 # ------------------------------------------------------------------------------------------------ feed-forward
 
 
-def _root(sigma: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """prox_{αφ}(v) = σ(t) for σ = prox_φ with slope 0 ≤ σ' ≤ 1, where (1 − α) σ(t) + α t = v."""
+def _root(name: str, sigma: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """prox_{αφ}(v) = σ(t) for σ = prox_φ with slope 0 ≤ σ' ≤ 1, where (1 − α) σ(t) + α t = v has one root t."""
 
     def prox(v: Any, alpha: Any) -> Any:
         def excess(t: Any) -> Any:
             return (1 - alpha) * sigma(t) + alpha * t - v
 
-        radius = 1.01 * abs(excess(v)) / min(1, alpha)
-        low, high = v - radius, v + radius
-        for _ in range(30):
-            t = (low + high) / 2
-            low, high = (t, high) if excess(t) < 0 else (low, t)
-        for _ in range(3):  # Newton doubles the digits, of which bisection leaves 8
-            t -= excess(t) / ((1 - alpha) * slope(t) + alpha)
+        def polished(t: Any) -> Any:
+            for _ in range(4):  # Newton doubles the digits
+                t -= excess(t) / ((1 - alpha) * slope(t) + alpha)
+            return t
+
+        # where the NumPy prox is right its root is near; where it is not, bisection finds it all the same
+        p = float(ACTIVATIONS[name].prox(np.array(float(v)), float(alpha)))
+        t = polished((v - (1 - alpha) * p) / alpha)
+        if not abs(excess(t)) <= mpmath.mpf(10) ** -40 * (1 + abs(v)):
+            radius = 1.01 * abs(excess(v)) / min(1, alpha)
+            low, high = v - radius, v + radius
+            for _ in range(30):
+                t = (low + high) / 2
+                low, high = (t, high) if excess(t) < 0 else (low, t)
+            t = polished(t)
         return sigma(t)
 
     return prox
@@ -164,10 +173,10 @@ _PROX: dict[str, Callable[[Any, Any], Any]] = {
     "hard_threshold": lambda v, alpha: v if abs(v) >= mpmath.sqrt(alpha) / 2 else 0,
     "leaky_relu": lambda v, alpha: v if v >= 0 else v / (1 + alpha * (1 / mpmath.mpf(0.01) - 1)),
     "hard_tanh": lambda v, alpha: min(max(v, -1), 1),
-    "tanh": _root(mpmath.tanh, lambda t: mpmath.sech(t) ** 2),
-    "sigmoid": _root(lambda t: 1 / (1 + mpmath.exp(-t)), lambda t: mpmath.sech(t / 2) ** 2 / 4),
-    "softplus": _root(lambda t: mpmath.log1p(mpmath.exp(t)), lambda t: 1 / (1 + mpmath.exp(-t))),
-    "elu": _root(lambda t: mpmath.expm1(t) if t < 0 else t, lambda t: mpmath.exp(min(t, 0))),
+    "tanh": _root("tanh", mpmath.tanh, lambda t: mpmath.sech(t) ** 2),
+    "sigmoid": _root("sigmoid", lambda t: 1 / (1 + mpmath.exp(-t)), lambda t: mpmath.sech(t / 2) ** 2 / 4),
+    "softplus": _root("softplus", lambda t: mpmath.log1p(mpmath.exp(t)), lambda t: 1 / (1 + mpmath.exp(-t))),
+    "elu": _root("elu", lambda t: mpmath.expm1(t) if t < 0 else t, lambda t: mpmath.exp(min(t, 0))),
 }
 
 
