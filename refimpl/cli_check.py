@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -177,8 +178,10 @@ def _child(task: Message) -> None:
         say(report=_examined(task, say))
     except (ValueError, TypeError) as error:
         say(invalid=str(error))
-    finally:
-        os._exit(0)  # a thread of theirs that still runs is no reason to wait
+    except BaseException:
+        traceback.print_exc()
+        os._exit(70)
+    os._exit(0)  # a thread of theirs that still runs is no reason to wait
 
 
 def _examined(task: Message, say: Callable[..., None]) -> Report:

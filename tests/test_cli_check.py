@@ -114,6 +114,11 @@ def test_the_text_says_the_same(here, capfd):
     ("body", "says"),
     [
         ("raise ValueError('not\\ntoday')", "your function raises ValueError: not today (theirs.py:"),
+        (
+            "raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})",
+            "raises E: (an error that cannot be printed)",
+        ),
+        ("import numpy; numpy.abs = None; return Y", "the check could not run after your function: TypeError"),
         ("return undefined", "raises NameError: name 'undefined' is not defined (theirs.py:"),
         ("raise SystemExit(0)", "raises SystemExit: 0 (theirs.py:"),
         ("raise KeyboardInterrupt", "raises KeyboardInterrupt"),
@@ -187,7 +192,7 @@ def test_a_module_that_does_not_import(here, capfd, text, says):
 )
 def test_bad_input_is_one_line(here, capfd, arguments, says):
     status = cli.main(["check", *arguments])
-    out, err = capfd.readouterr()
+    err = capfd.readouterr().err
     err = "\n".join(line for line in err.splitlines() if line.startswith("refimpl:"))
     assert status == 2
     assert says in err
@@ -196,7 +201,7 @@ def test_bad_input_is_one_line(here, capfd, arguments, says):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupt_ends_the_child_too(here, tmp_path):
-    here("import time\n\ndef fn(Y, W):\n    open('called', 'w').write(str(__import__('os').getpid()))\n    time.sleep(60)\n")
+    here("import os, time\n\ndef fn(Y, W):\n    open('called', 'w').write(str(os.getpid()))\n    time.sleep(60)\n")
     command = [sys.executable, "-m", "refimpl", "check", "attention", "theirs:fn", "--timeout", "50"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     called = tmp_path / "called"

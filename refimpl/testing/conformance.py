@@ -28,7 +28,7 @@ from ..transformer import UnfoldedTransformer
 from . import rounding
 from .deviations import Inputs, Model, Observation, explain
 from .kit import Check, CheckFailure, Finding, Result
-from .subject import DTYPES, FRAMEWORKS, Subject
+from .subject import DTYPES, FRAMEWORKS, Subject, describe
 
 KINDS = ("attention", "feedforward", "layer")
 _STEP = {"attention": "step", "feedforward": "feed-forward step", "layer": "layer"}
@@ -167,6 +167,8 @@ def _result(check: Check, bench: Bench) -> Result:
         check(bench)
     except CheckFailure as failure:
         return Result(check.name, check.claim, False, failure.finding, failure.smallest)
+    except Exception as error:  # a function may leave anything behind, NumPy itself changed
+        return Result(check.name, check.claim, False, f"the check could not run after your function: {describe(error)}")
     return Result(check.name, check.claim, True)
 
 
@@ -637,6 +639,14 @@ CHECKS = {kind: list(_checks(kind)) for kind in KINDS}
 
 def _diagnosis(bench: Bench, results: Sequence[Result]) -> str:
     """One sentence: the deviation that explains the values, or else what the first failed check found."""
+    try:
+        return _explained(bench, results)
+    except Exception:  # what the function left behind breaks the search too
+        first = next(result for result in results if not result.passed)
+        return f"{first.message} ({first.claim})"
+
+
+def _explained(bench: Bench, results: Sequence[Result]) -> str:
     failed = [result for result in results if not result.passed]
     subject = f"your {_STEP[bench.kind]}"
     if {"call", "same answer twice"} & {result.name for result in failed} or bench.subject.hung:

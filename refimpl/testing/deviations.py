@@ -152,7 +152,7 @@ def _attention_deviations(rho: Rho, masked: bool) -> list[Deviation]:
         ("causal", "a causal mask is applied: tokens attend to j ≤ i only"),
         ("strictly causal", "a strictly causal mask is applied: tokens attend to j < i only"),
         ("anticausal", "an inverted causal mask is applied: tokens attend to j ≥ i only"),
-        ("only self", "the mask is inverted: a token attends to itself only"),
+        ("only self", "nothing moves: each token attends to itself only, as where a mask is inverted"),
         ("self twice", "a token counts itself twice"),
         ("window", "a window mask is applied: tokens attend to |i − j| ≤ 1 only"),
     )
@@ -777,4 +777,4 @@ def _fit(model: Model, seen: Observation, deviations: tuple[Deviation, ...]) -> 
 
 
 def _number(x: float | None) -> str:
-    return "" if x is None else f"{x:.6g}"
+    return "" if x is None else f"{x:.10g}"

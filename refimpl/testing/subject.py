@@ -179,7 +179,11 @@ class Subject:
 
 def describe(error: BaseException) -> str:
     """The error on one line, with the last lines of code outside this package that led to it."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        message = str(error)
+    except Exception:  # theirs as well
+        message = "(an error that cannot be printed)"
+    text = " ".join(f"{type(error).__name__}: {message}".split())
     if len(text) > 300:
         text = text[:300] + " ..."
     frames = [
