@@ -172,6 +172,13 @@ def wrong_in_batches(fn, Y, *others):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_of_long_sentences_alone_is_seen(kind):
+    report = examine(kind, lambda Y, *others: SOUND[kind](Y, *others) if len(Y) <= 64 else Y)
+    assert [result.name for result in report.checks if not result.passed] == ["many tokens"]
+    assert "is right on ordinary tokens, but not in the check 'many tokens'" in report.diagnosis
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_looked_into(kind):
     fn = SOUND[kind]
     assert CHECK[kind](lambda Y, *others: np.stack([fn(y, *others) for y in Y]), batched=True).ok

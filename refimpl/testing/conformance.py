@@ -413,6 +413,7 @@ _INPUTS: dict[str, Callable[[Bench], list[Inputs]]] = {
     ],
     "near": lambda bench: [bench.inputs("tokens 1e-3 apart", 5, 3, 3, shape=lambda Y: Y[0] + 1e-3 * Y)],
     "far": lambda bench: [bench.inputs("tokens far apart", 6, 3, 3, size=6.0)],
+    "many": lambda bench: [bench.inputs("200 tokens", 200, 4, 4)],
     "single": lambda bench: [bench.inputs("a single token", 1, 3, 3), bench.inputs("a single number", 1, 1, 1)],
     "large": lambda bench: [_lifted(bench), bench.inputs("large tokens", 5, 4, 4, size=_far_from_origin(bench))],
 }
@@ -603,6 +604,7 @@ def _checks(kind: str) -> Iterator[Check]:
         ("duplicates", step, _values("duplicates")),
         ("near tokens", step, _values("near")),
         ("far tokens", step, _values("far")),
+        ("many tokens", step, _values("many")),
         ("single token", step, _values("single")),
         ("large norms", step, _large),
         ("permutation", "attention.invariants", _permutation),
