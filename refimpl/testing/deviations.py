@@ -777,4 +777,4 @@ def _fit(model: Model, seen: Observation, deviations: tuple[Deviation, ...]) -> 
 
 
 def _number(x: float | None) -> str:
-    return "" if x is None else f"{x:.10g}"
+    return "" if x is None else f"{x:.6g}" if f"{x:.6g}" != "1" else f"{x:.12g}"
