@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from . import __version__, cli_check, cli_figures, cli_rho, cli_vectors, console
+from . import __version__, cli_check, cli_figures, cli_rho, cli_train, cli_vectors, console
 from .cli_rho import at_least
 
 Report = dict[str, Any]
@@ -182,33 +182,46 @@ def _reason(claim: Report) -> str:
 
 
 def _curve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sentences", type=Path, required=True, metavar="F", help="a .tsv file with a header row")
-    parser.add_argument("--embeddings", type=Path, required=True, metavar="F", help="word vectors, .npz or GloVe .txt")
+    from . import datasets
+
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--sentences", type=Path, metavar="F", help="a .tsv file with a header row")
+    source.add_argument("--dataset", choices=datasets.NAMES, help="a corpus that refimpl[data] installs")
+    vectors = (
+        "word vectors, .npz or GloVe .txt; glove: those that refimpl[data] installs, as --dataset takes by default"
+    )
+    parser.add_argument("--embeddings", metavar="F", help=vectors)
     parser.add_argument("--layers", type=at_least(1), default=12, metavar="L", help="number of layers (12)")
     parser.add_argument("--samples", type=at_least(1), metavar="N", help="a random subset of N sentences")
+    parser.add_argument("--max-words", type=at_least(1), metavar="N", help="cut a sentence after N words")
     parser.add_argument("--rho", default="exp", metavar="R", help="the penalty: a name or a formula in z (exp)")
     parser.add_argument("--no-relu", action="store_true", help="the identity instead of ReLU")
     parser.add_argument("--plot", type=Path, metavar="OUT", help="draw the curve: .png, .svg or .pdf")
 
 
 def _curve(arguments: argparse.Namespace) -> tuple[int, Report]:
-    from . import curve, text
+    from . import curve, datasets, text
     from .attention import AttentionEnergy
 
     if arguments.plot is not None:
         curve.check_plot(arguments.plot)
     rho = AttentionEnergy(rho=arguments.rho).rho  # refused before any file is read
-    sentences = text.read_sentences(arguments.sentences)
-    embeddings = text.read_embeddings(arguments.embeddings, text.candidates(sentences))
+    vectors = arguments.embeddings or (arguments.dataset and "glove")
+    if not vectors:
+        raise ValueError("embeddings: --sentences needs --embeddings F, a file of word vectors, or --embeddings glove")
+    documents = datasets.load(arguments.dataset) if arguments.dataset else text.read_documents(arguments.sentences)
+    words = text.candidates(documents.texts)
+    embeddings = datasets.read_glove(words) if vectors == "glove" else text.read_embeddings(vectors, words)
     with console.progress() as progress:
         result = curve.energy_curve(
-            sentences,
+            documents.texts,
             embeddings,
             layers=arguments.layers,
             rho=rho,
             relu=not arguments.no_relu,
             seed=arguments.seed,
             samples=arguments.samples,
+            max_words=arguments.max_words,
             progress=progress,
         )
     if arguments.plot is not None:
@@ -228,7 +241,8 @@ def _show_curve(report: Report) -> str:
         "",
         console.table(header, rows),
         "",
-        f"{_count(report['words'], 'word')} with a vector, {report['unknown_words']:,} without (skipped)",
+        f"{_count(report['words'], 'word')} with a vector, {report['unknown_words']:,} without (skipped)"
+        + (f"; sentences cut after {_count(report['max_words'], 'word')}" if report["max_words"] else ""),
     ]
     if empty := report["empty_sentences"]:
         shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
@@ -257,6 +271,12 @@ COMMANDS = {
         cli_figures.figures_arguments,
         cli_figures.figures,
         cli_figures.show_figures,
+    ),
+    "train": Command(
+        "train the unfolded Transformer on labelled sentences",
+        cli_train.train_arguments,
+        cli_train.train,
+        cli_train.show_train,
     ),
     "rho check": Command(
         "what is proved of a penalty, and whether its attention descends",

@@ -25,7 +25,7 @@ Progress = Callable[[int, int, str], None]
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 # eigenvalues of W_f W_fᵀ are clipped here, so that the feed-forward Hessian stays below 2 and α = 1 descends
-_CLIP = 0.95
+CLIP = 0.95
 
 
 class Increase(NamedTuple):
@@ -46,9 +46,10 @@ class EnergyCurve:
     monotone_fraction : share of the sentences whose energy rises at no layer.
     first_increase : the largest rise of the first layer where any sentence's energy rises; None if none does.
     samples : number of sentences averaged.
-    words, unknown_words : words of all the sentences given, with and without a vector.
+    words, unknown_words : words of all the sentences given, as cut, with and without a vector.
     empty_sentences : indices of the sentences without any word that has a vector; they are not averaged.
     start : the tokens of layer 0, "max(x, 0)" or "x", for word vectors x.
+    max_words : the number of words after which a sentence was cut; None where none was.
     """
 
     layers: int
@@ -66,6 +67,7 @@ class EnergyCurve:
     rho: str
     seed: int
     start: str
+    max_words: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """The numbers as plain lists, ``first_increase`` as the index of its layer and in full as ``increase``."""
@@ -87,6 +89,7 @@ class EnergyCurve:
             "rho": self.rho,
             "seed": self.seed,
             "start": self.start,
+            "max_words": self.max_words,
         }
 
 
@@ -102,7 +105,7 @@ def random_terms(
     B = generator.normal(0.0, np.sqrt(2 / (1 + d)), (1, d))
     Wf = generator.normal(0.0, np.sqrt(2 / (d + d)), (d, d))
     eigenvalues, Q = np.linalg.eigh(Wf @ Wf.T)
-    Wf = (Q * np.clip(eigenvalues, 0.0, _CLIP)) @ Q.T
+    Wf = (Q * np.clip(eigenvalues, 0.0, CLIP)) @ Q.T
     return AttentionEnergy(W, rho), FeedForwardEnergy(Wf, B[0], "relu" if relu else "identity")
 
 
@@ -115,27 +118,45 @@ def energy_curve(
     relu: bool = True,
     seed: int = 0,
     samples: int | None = None,
+    max_words: int | None = None,
     progress: Progress | None = None,
 ) -> EnergyCurve:
     """Run a Transformer with ``random_terms`` on the sentences and keep the energies.
 
     Y⁰ (n, d) holds the vectors x of a sentence's words; those without a vector are left out. With ReLU the energy of a
-    token with a negative entry is +inf, so there the tokens start at max(x, 0). ``samples`` takes a random subset of
-    the sentences that have words. The weights are the first draws of ``numpy.random.default_rng(seed)`` and the subset
-    the next, so it does not change them.
+    token with a negative entry is +inf, so there the tokens start at max(x, 0). ``max_words`` cuts a sentence after
+    that many words, with or without a vector. ``samples`` takes a random subset of the sentences that have words. The
+    weights are the first draws of ``numpy.random.default_rng(seed)`` and the subset the next, so it does not change
+    them. One sentence is held in words and vectors at a time.
 
     An energy rises where its computed difference exceeds what rounding can make of an unchanged energy; see
     ``rounding_bound``.
 
-    Raises ``ValueError`` for layers or samples below 1, a seed below 0, a penalty that cannot be used, sentences
-    without any word that has a vector, and energies that are not finite.
+    Raises ``ValueError`` for layers, samples or max_words below 1, a seed below 0, a penalty that cannot be used,
+    sentences without any word that has a vector, and energies that are not finite.
     """
-    for name, value, least in (("layers", layers, 1), ("samples", samples, 1), ("seed", seed, 0)):
+    for name, value, least in (
+        ("layers", layers, 1),
+        ("samples", samples, 1),
+        ("max_words", max_words, 1),
+        ("seed", seed, 0),
+    ):
         if value is not None and value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")
-    words = [text.split(sentence, embeddings) for sentence in sentences]
-    known = [[word for word in row if word in embeddings] for row in words]
-    usable = [index for index, row in enumerate(known) if row]
+
+    def known(index: int) -> tuple[list[str], int]:
+        words = text.split(sentences[index], embeddings)[:max_words]
+        kept = [word for word in words if word in embeddings]
+        return kept, len(words) - len(kept)
+
+    # every sentence is split twice, so that no two are held in words at once
+    known_words = unknown_words = 0
+    usable: list[int] = []
+    empty: list[int] = []
+    for index in range(len(sentences)):
+        kept, unknown = known(index)
+        known_words, unknown_words = known_words + len(kept), unknown_words + unknown
+        (usable if kept else empty).append(index)
     if not usable:
         raise ValueError(
             f"sentences: expected at least one word that has a vector, got none in {len(sentences)} sentence(s)"
@@ -149,7 +170,7 @@ def energy_curve(
     energies = np.empty((len(usable), layers + 1))
     increases: list[Increase] = []
     for row, index in enumerate(usable):
-        X = np.stack([embeddings[word] for word in known[index]])
+        X = np.stack([embeddings[word] for word in known(index)[0]])
         # an overflow is told by the energy, below
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             run = model.forward(np.maximum(X, 0.0) if relu else X)
@@ -178,13 +199,14 @@ def energy_curve(
         maximum=energies.max(axis=0),
         monotone_fraction=1 - len(rising) / len(usable),
         first_increase=min(increases, key=lambda rise: (rise.layer, -rise.amount), default=None),
-        words=sum(map(len, known)),
-        unknown_words=sum(map(len, words)) - sum(map(len, known)),
-        empty_sentences=[index for index, row in enumerate(known) if not row],
+        words=known_words,
+        unknown_words=unknown_words,
+        empty_sentences=empty,
         relu=relu,
         rho=attention.rho.name,
         seed=seed,
         start="max(x, 0)" if relu else "x",
+        max_words=max_words,
     )
 
 

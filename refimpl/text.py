@@ -2,23 +2,27 @@
 
 The text pipeline, in this order:
 
-1. markup such as ``<br />`` becomes a space, and the Penn Treebank's escapes ``-lrb-``, ``-rrb-`` and ``\\/`` become
-   the brackets and the slash that they stand for;
+1. markup such as ``<br />`` becomes a space; then HTML's ``&amp;`` or ``&#8217;``, Windows-1252 bytes that were read as
+   Latin-1, and the Penn Treebank's ``-lrb-``, ``-rrb-`` and ``\\/`` become the characters that they stand for, and
+   ``’`` and ``´`` an apostrophe;
 2. lower case;
 3. a split at white space;
 4. a chunk that has a vector is a word. Any other chunk is cut into the matches of one regular expression: contractions
    as the Treebank has them ("did" "n't", "it" "'s"), runs of letters and digits, and punctuation marks.
 
-So text that is tokenised (SST-2) stays as it is, and punctuation comes off the words of raw text (IMDB).
+So text that is tokenised (SST-2) stays as it is, and punctuation comes off the words of raw text (IMDB). The file
+``docs/text.md`` says what this covers of four corpora.
 """
 
 from __future__ import annotations
 
 import collections
+import html
 import re
 import reprlib
 import zipfile
 from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -28,14 +32,20 @@ from .numerics import FloatArray
 
 TEXT_COLUMNS = ("sentence", "review", "text")
 
-_MARKUP = re.compile(r"</?[a-z][^<>]*>")
+_MARKUP = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
+_ENTITY = re.compile(r"&#?\w+;")
+# five of the 32 bytes stand for nothing in Windows-1252
+_CHARACTERS = {byte: bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in range(0x80, 0xA0)}
+_APOSTROPHES = str.maketrans("’´", "''")
 _ESCAPES = {"-lrb-": "(", "-rrb-": ")", "\\/": "/"}
 _PIECE = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|m|d|ll|re|ve)\b|\.\.\.|--|``|''|\w+|[^\w\s]")
 
 
 def chunks(sentence: str) -> list[str]:
     """Steps 1 to 3 of the pipeline: ``"A film!<br />Don't"`` is ``["a", "film!", "don't"]``."""
-    text = _MARKUP.sub(" ", sentence.lower())
+    # in this order: the < of an entity opens no markup, and the names of entities tell Ä from ä
+    text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), _MARKUP.sub(" ", sentence))
+    text = text.translate(_CHARACTERS).translate(_APOSTROPHES).lower()
     for escape, mark in _ESCAPES.items():
         text = text.replace(escape, mark)
     return text.split()
@@ -55,11 +65,25 @@ def candidates(sentences: Iterable[str]) -> set[str]:
     return found.union(*map(_PIECE.findall, found))
 
 
-def read_sentences(path: str | PathLike[str]) -> list[str]:
-    """The text column of a table: UTF-8, a header row, columns separated by tabs, quotes being ordinary characters.
+@dataclass(frozen=True)
+class Documents:
+    """Texts, and the label of each as it is written; labels is None where the source has none."""
 
-    The text column is the one named sentence, review or text. There is no other rule, because one such as "the first
-    column" would take the first sentence of a file without a header for its header.
+    texts: list[str]
+    labels: list[str] | None
+
+
+def read_sentences(path: str | PathLike[str]) -> list[str]:
+    """The texts of ``read_documents``."""
+    return read_documents(path).texts
+
+
+def read_documents(path: str | PathLike[str]) -> Documents:
+    """A table: UTF-8, a header row, columns separated by tabs, quotes being ordinary characters.
+
+    The text column is the one named sentence, review or text, the labels are in the column named label, if any. There
+    is no other rule, because one such as "the first column" would take the first sentence of a file without a header
+    for its header.
 
     Raises ``FileNotFoundError`` or ``ValueError``, naming the file, what was expected and what came.
     """
@@ -72,7 +96,8 @@ def read_sentences(path: str | PathLike[str]) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     header = lines[0].split("\t") if lines else []
-    columns = [i for i, name in enumerate(header) if name.strip().lower() in TEXT_COLUMNS]
+    names = [name.strip().lower() for name in header]
+    columns = [i for i, name in enumerate(names) if name in TEXT_COLUMNS]
     if not columns:
         raise ValueError(
             "sentences: expected a header row with a column named sentence, review or text, tabs between columns, "
@@ -87,7 +112,8 @@ def read_sentences(path: str | PathLike[str]) -> list[str]:
                 f"sentences: expected {len(header)} column(s), as in the header, "
                 f"got {len(row)} in line {number} of {source}"
             )
-    return [row[columns[0]] for row in rows]
+    labels = [row[names.index("label")] for row in rows] if "label" in names else None
+    return Documents([row[columns[0]] for row in rows], labels)
 
 
 def read_embeddings(path: str | PathLike[str], needed: Collection[str] | None = None) -> dict[str, FloatArray]:

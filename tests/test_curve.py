@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import mpmath
@@ -84,6 +85,30 @@ def test_empty_sentences_are_not_averaged(embeddings: dict[str, np.ndarray]) -> 
     np.testing.assert_array_equal(curve.mean_energy, energy_curve(["a b c", "b b"], embeddings).mean_energy)
 
 
+def test_sentences_are_cut_in_words(embeddings: dict[str, np.ndarray]) -> None:
+    cut = energy_curve(["b x a c", "x a", "x y b"], embeddings, max_words=2)
+    assert (cut.words, cut.unknown_words, cut.samples, cut.empty_sentences) == (2, 4, 2, [2])
+    assert cut.max_words == cut.as_dict()["max_words"] == 2
+    np.testing.assert_array_equal(cut.mean_energy, energy_curve(["b", "a"], embeddings).mean_energy)
+    assert same(energy_curve(SENTENCES, embeddings, max_words=None), energy_curve(SENTENCES, embeddings))
+
+
+def test_one_sentence_is_held_at_a_time(embeddings: dict[str, np.ndarray]) -> None:
+    """Ten times the sentences take less memory more than a pointer for each further word."""
+    sentence = " ".join(np.random.default_rng(0).choice(list("abcde"), 200))
+
+    def peak(sentences: int) -> int:
+        tracemalloc.start()
+        try:
+            energy_curve([sentence] * sentences, embeddings, layers=1)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)  # what is imported and cached on first use
+    assert peak(100) - peak(10) < 90 * 200 * 8
+
+
 def test_progress(embeddings: dict[str, np.ndarray]) -> None:
     calls: list[tuple[int, int, str]] = []
     energy_curve(SENTENCES, embeddings, samples=2, progress=lambda *call: calls.append(call))
@@ -95,6 +120,7 @@ def test_progress(embeddings: dict[str, np.ndarray]) -> None:
     [
         ({"layers": 0}, "^layers: .* at least 1, got 0"),
         ({"samples": 0}, "^samples: .* at least 1, got 0"),
+        ({"max_words": 0}, "^max_words: .* at least 1, got 0"),
         ({"seed": -1}, "^seed: .* at least 0, got -1"),
         ({"rho": refimpl.Rho("root", np.sqrt, lambda z: np.divide(0.5, np.sqrt(z)))}, "^rho: expected a finite slope"),
     ],

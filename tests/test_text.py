@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refimpl.text import candidates, chunks, read_embeddings, read_sentences, split
+from refimpl.text import Documents, candidates, chunks, read_documents, read_embeddings, read_sentences, split
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data sets of ../shared/data are not here")
@@ -34,6 +34,13 @@ WORDS = ["it", "'s", "did", "n't", "a", "film", "!", "...", "mr.", "well-made", 
         ("film...", ["film", "..."]),
         ('"Café"', ['"', "café", '"']),
         ("it < a and a > it", ["it", "<", "a", "and", "a", ">", "it"]),  # no markup
+        ("a &lt;br&gt; b", ["a", "<", "br", ">", "b"]),  # an entity opens no markup
+        ("a&nbsp;film&#33; Caf&Eacute;", ["a", "film", "!", "café"]),
+        ("Q&A; &A;", ["q", "&", "a", ";", "&", "a", ";"]),  # no entities
+        ("AT&amplifier", ["at", "&", "amplifier"]),
+        ("It didn’t, it´s, it\x92s", ["it", "did", "n't", ",", "it", "'s", ",", "it", "'s"]),
+        ("film\x85 \x8ei\x9eek \x96 A\x97a", ["film", "…", "žižek", "–", "a", "—", "a"]),
+        ("a\x81film", ["a", "\x81", "film"]),  # nothing in Windows-1252
         ("", []),
         (" \u00a0 <br />", []),
     ],
@@ -54,6 +61,17 @@ def test_coverage_of_real_text(name: str) -> None:
     embeddings = read_embeddings(DATA / "glove6B_50d_subset.npz", candidates(sentences))
     words = [word for sentence in sentences for word in split(sentence, embeddings)]
     assert sum(word in embeddings for word in words) > 0.995 * len(words)
+
+
+@needs_data
+def test_tokenised_text_is_split_at_its_spaces() -> None:
+    """Every word of SST-2 that has a vector is one word here."""
+    sentences = read_sentences(DATA / "sst2_dev.tsv")
+    embeddings = read_embeddings(DATA / "glove6B_50d_subset.npz")
+    for sentence in sentences:
+        whole = sentence.split()
+        if all(word in embeddings for word in whole):
+            assert split(sentence, embeddings) == whole
 
 
 # ------------------------------------------------------------------------------------------------ sentences
@@ -86,6 +104,21 @@ def test_tables(tmp_path: Path, content: bytes, sentences: list[str]) -> None:
     path = tmp_path / "s.tsv"
     path.write_bytes(content)
     assert read_sentences(str(path)) == sentences
+
+
+def test_labels(tmp_path: Path) -> None:
+    path = tmp_path / "s.tsv"
+    path.write_bytes(b"id\tLabel\ttext\n1\tpos\ta\n2\t-1\tb\n")
+    assert read_documents(path) == Documents(["a", "b"], ["pos", "-1"])
+    path.write_bytes(b"text\na\n")
+    assert read_documents(path) == Documents(["a"], None)
+
+
+@needs_data
+def test_real_labels() -> None:
+    labels = read_documents(DATA / "imdb_sample200.tsv").labels
+    assert labels is not None
+    assert sorted(labels) == ["0"] * 100 + ["1"] * 100
 
 
 @pytest.mark.parametrize(
