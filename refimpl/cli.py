@@ -7,13 +7,14 @@ Exit status: 0 holds, 1 refuted or failed, 2 bad input, which is one line on sta
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -46,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # the reader has gone; what is still in the buffer goes nowhere, or Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
+    except KeyboardInterrupt as interrupt:
+        return _complain(": ".join(["interrupted", *map(str, interrupt.args)]), 130)
     except OSError as error:
         return _complain(f"error: {error.filename}: {error.strerror}" if error.filename else f"error: {error}", 2)
     except ValueError as error:
@@ -196,7 +197,29 @@ def _curve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-words", type=at_least(1), metavar="N", help="cut a sentence after N words")
     parser.add_argument("--rho", default="exp", metavar="R", help="the penalty: a name or a formula in z (exp)")
     parser.add_argument("--no-relu", action="store_true", help="the identity instead of ReLU")
+    parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="processes, -1 for all cores (1)")
+    parser.add_argument("--dask", metavar="ADDRESS", help="a Dask scheduler whose workers take the documents")
     parser.add_argument("--plot", type=Path, metavar="OUT", help="draw the curve: .png, .svg or .pdf")
+
+
+def _jobs(text: str) -> int:
+    return -1 if text == "-1" else at_least(1)(text)
+
+
+@contextlib.contextmanager
+def _workers(address: str | None) -> Iterator[None]:
+    """joblib's Dask backend, where a scheduler is named."""
+    if address is None:
+        yield
+        return
+    try:
+        import joblib
+        from dask.distributed import Client
+    except ImportError:
+        raise ValueError("dask: it is needed, run: pip install 'refimpl[parallel]' 'dask[distributed]'") from None
+    client: Any = Client
+    with client(address, timeout=10), joblib.parallel_config("dask"):
+        yield
 
 
 def _curve(arguments: argparse.Namespace) -> tuple[int, Report]:
@@ -212,7 +235,7 @@ def _curve(arguments: argparse.Namespace) -> tuple[int, Report]:
     documents = datasets.load(arguments.dataset) if arguments.dataset else text.read_documents(arguments.sentences)
     words = text.candidates(documents.texts)
     embeddings = datasets.read_glove(words) if vectors == "glove" else text.read_embeddings(vectors, words)
-    with console.progress() as progress:
+    with console.progress() as progress, _workers(arguments.dask):
         result = curve.energy_curve(
             documents.texts,
             embeddings,
@@ -222,6 +245,7 @@ def _curve(arguments: argparse.Namespace) -> tuple[int, Report]:
             seed=arguments.seed,
             samples=arguments.samples,
             max_words=arguments.max_words,
+            jobs=arguments.jobs if arguments.dask is None else -1,
             progress=progress,
         )
     if arguments.plot is not None:

@@ -7,7 +7,7 @@ lowers the energy where a certificate of :mod:`refimpl.certificates` holds; here
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,6 +119,7 @@ def energy_curve(
     seed: int = 0,
     samples: int | None = None,
     max_words: int | None = None,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> EnergyCurve:
     """Run a Transformer with ``random_terms`` on the sentences and keep the energies.
@@ -129,11 +130,14 @@ def energy_curve(
     weights are the first draws of ``numpy.random.default_rng(seed)`` and the subset the next, so it does not change
     them. One sentence is held in words and vectors at a time.
 
+    Documents are independent: with ``jobs`` above 1, or −1 for all cores, joblib spreads them over processes, or over
+    the machines of the backend that ``joblib.parallel_config`` names. The numbers do not depend on it.
+
     An energy rises where its computed difference exceeds what rounding can make of an unchanged energy; see
     ``rounding_bound``.
 
-    Raises ``ValueError`` for layers, samples or max_words below 1, a seed below 0, a penalty that cannot be used,
-    sentences without any word that has a vector, and energies that are not finite.
+    Raises ``ValueError`` for layers, samples or max_words below 1, jobs that are 0 or below −1, a seed below 0, a
+    penalty that cannot be used, sentences without any word that has a vector, and energies that are not finite.
     """
     for name, value, least in (
         ("layers", layers, 1),
@@ -143,6 +147,8 @@ def energy_curve(
     ):
         if value is not None and value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value}")
+    if jobs < -1 or jobs == 0:
+        raise ValueError(f"jobs: expected a whole number of at least 1, or -1 for all cores, got {jobs}")
 
     def known(index: int) -> tuple[list[str], int]:
         words = text.split(sentences[index], embeddings)[:max_words]
@@ -169,23 +175,10 @@ def energy_curve(
 
     energies = np.empty((len(usable), layers + 1))
     increases: list[Increase] = []
-    for row, index in enumerate(usable):
-        X = np.stack([embeddings[word] for word in known(index)[0]])
-        # an overflow is told by the energy, below
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            run = model.forward(np.maximum(X, 0.0) if relu else X)
-        energies[row] = run.energy
-        if not np.isfinite(energies[row]).all():
-            raise ValueError(
-                "embeddings: expected vectors and a rho with finite energies, "
-                f"got {energies[row].tolist()} for sentence {index}"
-            )
-        for layer in (np.flatnonzero(np.diff(energies[row]) > 0) + 1).tolist():
-            amount = float(energies[row, layer] - energies[row, layer - 1])
-            around = run.tokens[layer - 1 : layer + 1].astype(np.float64)
-            rounding = sum(rounding_bound(attention, feedforward, Y) for Y in around)
-            if amount > rounding:
-                increases.append(Increase(index, layer, amount, rounding))
+    documents = ((index, np.stack([embeddings[word] for word in known(index)[0]])) for index in usable)
+    for row, (energy, rises) in enumerate(_mapped(model, documents, relu, jobs)):
+        energies[row] = energy
+        increases += rises
         if progress is not None:
             progress(row + 1, len(usable), "sentences")
 
@@ -208,6 +201,44 @@ def energy_curve(
         start="max(x, 0)" if relu else "x",
         max_words=max_words,
     )
+
+
+def _mapped(
+    model: UnfoldedTransformer, documents: Iterator[tuple[int, FloatArray]], relu: bool, jobs: int
+) -> Iterator[tuple[FloatArray, list[Increase]]]:
+    """``_followed`` of each document, in their order; with several jobs by joblib, a few documents at a time."""
+    if jobs == 1:
+        return (_followed(model, index, X, relu) for index, X in documents)
+    try:
+        import joblib
+    except ImportError:
+        raise ValueError("jobs: joblib is needed, run: pip install 'refimpl[parallel]'") from None
+    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator", pre_dispatch="4*n_jobs")
+    runs: Iterator[tuple[FloatArray, list[Increase]]] = parallel(
+        joblib.delayed(_followed)(model, index, X, relu) for index, X in documents
+    )
+    return runs
+
+
+def _followed(model: UnfoldedTransformer, index: int, X: FloatArray, relu: bool) -> tuple[FloatArray, list[Increase]]:
+    """The energies (layers + 1,) of a document of word vectors X (n, d), and where they rise beyond rounding."""
+    # an overflow is told by the energy, below
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        run = model.forward(np.maximum(X, 0.0) if relu else X)
+    energy = run.energy
+    if not np.isfinite(energy).all():
+        raise ValueError(
+            f"embeddings: expected vectors and a rho with finite energies, got {energy.tolist()} for sentence {index}"
+        )
+    assert isinstance(model.attention, AttentionEnergy)
+    increases = []
+    for layer in (np.flatnonzero(np.diff(energy) > 0) + 1).tolist():
+        amount = float(energy[layer] - energy[layer - 1])
+        around = run.tokens[layer - 1 : layer + 1].astype(np.float64)
+        rounding = sum(rounding_bound(model.attention, model.feedforward, Y) for Y in around)
+        if amount > rounding:
+            increases.append(Increase(index, layer, amount, rounding))
+    return energy, increases
 
 
 def rounding_bound(attention: AttentionEnergy, feedforward: FeedForwardEnergy, Y: FloatArray) -> float:

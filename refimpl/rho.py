@@ -7,6 +7,7 @@ positive semidefinite and steps up to α = 2 descend.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,14 @@ class Rho:
             function = getattr(self, name)
             if not callable(function) and (function is not None or name in ("value", "derivative")):
                 raise TypeError(f"{name}: expected a function of an array z, got {type(function).__name__}")
+
+    def __reduce__(self) -> tuple[Callable[..., Rho], tuple[Any, ...]]:
+        """Pickled by name or by formula where that is all it is; its functions are closures, which pickle refuses."""
+        if PENALTIES.get(self.name) == self:
+            return get_rho, (self.name,)
+        if self.formula is not None and _from_formula(self.formula, self.parameters) == self:
+            return _from_formula, (self.formula, self.parameters)
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     @functools.cached_property
     def expr(self) -> sympy.Expr:

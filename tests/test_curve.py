@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import refimpl
-from refimpl import text
+from refimpl import cli, text
 from refimpl.curve import EnergyCurve, check_plot, energy_curve, plot, random_terms, rounding_bound
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -283,3 +283,57 @@ def test_plots_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'refimpl\[figures\]'"):
         check_plot(tmp_path / "curve.png")
+
+
+# ------------------------------------------------------------------------------------------------ many documents
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    rng = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(30)]
+    lines = [" ".join(rng.choice(words, rng.integers(1, 12))) for _ in range(12)]
+    (tmp_path / "lines.tsv").write_text("\n".join(["sentence", *lines]) + "\n")
+    np.savez(tmp_path / "words.npz", words=np.array(words), vectors=rng.standard_normal((30, 5)))
+    files = ["--sentences", str(tmp_path / "lines.tsv"), "--embeddings", str(tmp_path / "words.npz")]
+    return ["curve", *files, "--layers", "3", "--json"]
+
+
+def test_the_numbers_do_not_depend_on_the_jobs(corpus, capfd):
+    pytest.importorskip("joblib")
+    outputs = []
+    for jobs in ("1", "2", "-1"):
+        assert cli.main([*corpus, "--jobs", jobs]) == 0
+        outputs.append(capfd.readouterr().out)
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dask's own shutdown
+def test_a_dask_cluster_gives_the_same_numbers(corpus, capfd):
+    pytest.importorskip("joblib")
+    distributed = pytest.importorskip("dask.distributed", reason="dask is not installed")
+    assert cli.main(corpus) == 0
+    expected = capfd.readouterr().out
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        assert cli.main([*corpus, "--dask", cluster.scheduler_address]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == expected.strip()
+
+
+@pytest.mark.parametrize("jobs", ["0", "-2", "two"])
+def test_jobs_are_a_count(corpus, capsys, jobs):
+    assert cli.main([*corpus, "--jobs", jobs]) == 2
+    assert "jobs" in capsys.readouterr().err
+
+
+def test_a_rise_is_found_by_any_number_of_jobs():
+    """A penalty whose step can rise: what a job finds comes back to the report."""
+    pytest.importorskip("joblib")
+    rng = np.random.default_rng(0)
+    embeddings = {f"w{i}": 5 * rng.standard_normal(2) for i in range(40)}
+    sentences = [" ".join(rng.choice(list(embeddings), 3)) for _ in range(20)]
+    alone, two = (
+        energy_curve(sentences, embeddings, layers=2, rho="1 - cos(z)", relu=False, jobs=jobs) for jobs in (1, 2)
+    )
+    assert alone.first_increase is not None
+    assert alone.first_increase == two.first_increase
+    assert alone.monotone_fraction == two.monotone_fraction < 1

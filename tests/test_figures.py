@@ -294,11 +294,16 @@ def test_the_minimisers_of_figure_4(truncated: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ the command
 
 
+PLAIN = ["apollonius", "alternation", "energy-gap", "truncation"]
+ABOUT_TEXT = ["energy-by-layer", "energy-by-layer-trained", "released", "penalties-on-text"]
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same figures of fewer numbers."""
     pytest.importorskip("matplotlib")
-    for name, figure in FIGURES.items():
+    for name in PLAIN:
+        figure = FIGURES[name]
         options = SMALL if name in ("alternation", "energy-gap") else {"cells": 21}
         monkeypatch.setitem(FIGURES, name, figure._replace(compute=functools.partial(figure.compute, **options)))
 
@@ -310,8 +315,10 @@ def test_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, err = capsys.readouterr()
     assert err == ""
     report = json.loads(text)
-    assert [figure["name"] for figure in report["figures"]] == ["apollonius", "alternation", "energy-gap", "truncation"]
-    assert sorted(path.name for path in out.iterdir()) == sorted(f"{n}.{s}" for n in FIGURES for s in ("json", "png"))
+    assert [figure["name"] for figure in report["figures"]] == PLAIN
+    assert list(report["skipped"]) == ABOUT_TEXT
+    assert report["skipped"]["released"] == "it needs SST-2 and IMDB and word vectors"
+    assert sorted(path.name for path in out.iterdir()) == sorted(f"{n}.{s}" for n in PLAIN for s in ("json", "png"))
     for figure in report["figures"]:
         assert set(figure) == {"name", "path", "numbers"}
         assert Path(figure["path"]).read_bytes().startswith(b"\x89PNG")
@@ -337,6 +344,55 @@ def test_only_and_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert a["truncation.png"] == c["truncation.png"]
 
 
+@pytest.fixture
+def corpora(tmp_path: Path) -> list[str]:
+    """Options that name two small corpora and their word vectors."""
+    words = ["a", "good", "bad", "film", "plot", "fine", "poor", "long"]
+    vectors = np.random.default_rng(0).standard_normal((8, 4))
+    np.savez(tmp_path / "words.npz", words=np.array(words), vectors=vectors)
+    lines = ["a good film\t1", "a bad film\t0", "fine plot\t1", "a poor long plot\t0", "good fine film\t1"] * 3
+    for name in ("sst2", "imdb"):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    files = {"--sst2": "sst2.tsv", "--imdb": "imdb.tsv", "--embeddings": "words.npz"}
+    return [part for option, file in files.items() for part in (option, str(tmp_path / file))]
+
+
+def test_figures_about_text(
+    tmp_path: Path, corpora: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name, options in (
+        ("energy-by-layer", {"samples": 6}),
+        ("energy-by-layer-trained", {"samples": 5, "steps": 10, "layers": 2}),
+    ):
+        figure = FIGURES[name]
+        monkeypatch.setitem(FIGURES, name, figure._replace(compute=functools.partial(figure.compute, **options)))
+    only = ["--only", "energy-by-layer", "--only", "energy-by-layer-trained"]
+    assert cli.main(["figures", "--out", str(tmp_path / "out"), *only, *corpora, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["skipped"] == {}
+    random, trained = (figure["numbers"]["rows"] for figure in report["figures"])
+    assert [(row["text"], row["relu"]) for row in random] == [
+        (text, relu) for text in ("SST-2", "IMDB") for relu in (False, True)
+    ]
+    assert all(len(row["mean_energy"]) == 13 and row["samples"] == 6 for row in random)
+    assert all((row["trained_on"], row["held_out"]) == (10, 5) for row in trained)
+    assert all(len(row[when]["mean_energy"]) == 3 for row in trained for when in ("before", "after"))
+    for figure in report["figures"]:
+        assert Path(figure["path"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_about_text_need_it(tmp_path: Path, corpora: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    out = ["figures", "--out", str(tmp_path / "out"), "--only", "energy-by-layer-trained"]
+    assert cli.main(out) == 0
+    assert "skipped: energy-by-layer-trained, it needs SST-2 and IMDB" in capsys.readouterr().out
+    assert cli.main([*out, *corpora[:4]]) == 2
+    assert "embeddings: --sst2 and --imdb need --embeddings F" in capsys.readouterr().err
+    assert cli.main([*out, *corpora]) == 2
+    assert "SST-2: expected 400 documents or more, half to train on, got 15" in capsys.readouterr().err
+
+
 def never(seed: int, progress: object) -> dict[str, Any]:
     raise AssertionError("computed before the directory was found fit")
 
@@ -346,7 +402,7 @@ def never(seed: int, progress: object) -> dict[str, Any]:
     [
         (
             ["--only", "apollonus"],
-            "only: expected one of apollonius, alternation, energy-gap, truncation, got 'apollonus'",
+            f"only: expected one of {', '.join(FIGURES)}, got 'apollonus'",
         ),
         (["--out", "{}/file"], "{}/file: File exists"),
         (["--out", "{}/file/folder"], "{}/file/folder: Not a directory"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from refimpl.curve import random_terms
 from refimpl.experiments import penalties, train
 from refimpl.text import Documents
 
+DOCS = Path(__file__).parent.parent / "docs"
 WORDS = dict(zip("abcdefgh", np.random.default_rng(5).normal(0, 1, (8, 4)), strict=True))
 SENTENCES = ["a b c", "b d h", "c a d e a", "e unknown", "nothing here", "f g h a b c", "a a"]
 
@@ -107,3 +111,19 @@ def test_compute_and_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unlabelled["rows"][0]["rank"] == numbers["rows"][0]["rank"]
     pytest.importorskip("matplotlib")
     assert len(penalties.draw(numbers).axes) == 8
+
+
+def test_the_numbers_of_the_page() -> None:
+    """The table of docs/replicating.md is that of the JSON beside the picture."""
+    page = (DOCS / "replicating.md").read_text(encoding="utf-8").partition("## Other penalties")[2]
+    numbers = json.loads((DOCS / "figures" / "penalties-on-text.json").read_text(encoding="utf-8"))
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    assert [(row[0], row[1]) for row in cells] == [(f"`{r}`", relu) for relu in ("no", "yes") for r in PENALTIES]
+    for row, measured in zip(cells, numbers["rows"], strict=True):
+        assert row[2] == f"{measured['energy'][1]:.3f}"
+        assert row[3] == ", ".join(f"{measured['rank'][layer]:.1f}" for layer in (1, 3, 12))
+        distance = float(row[4].replace("−", "-"))
+        assert distance == pytest.approx(measured["distance"][3], rel=0.5, abs=1e-16)
+        assert row[5:8] == [f"{measured['self']:.3f}", f"{measured['far'][0]:.3f}", f"{measured['rising']:.1%}"]
+        accuracy = measured["accuracy"]
+        assert row[8] == ("" if accuracy is None else f"{accuracy[0]:.3f} → {accuracy[1]:.3f}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from refimpl.experiments import released
 from refimpl.numerics import EPS
 from refimpl.text import Documents
 
+DOCS = Path(__file__).parent.parent / "docs"
 WORDS = dict(zip("abcdefgh", np.random.default_rng(5).normal(0, 1, (8, 4)), strict=True))
 SENTENCES = ["a b c", "b d h", "c a d e a", "e unknown", "nothing here", "f g h a b c"]
 
@@ -184,3 +188,60 @@ def test_compute_and_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(row["mean"], energies.mean(axis=1), rtol=1e-13)
     pytest.importorskip("matplotlib")
     assert len(released.draw(numbers).axes) == 6
+
+
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """The cells of each table of the page, without its two header rows."""
+    found = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    return [[[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]] for table in found]
+
+
+def test_the_numbers_of_the_page() -> None:
+    """Every share in the two tables is that of the JSON beside the picture, and so are the sentences about them."""
+    page = (DOCS / "replicating.md").read_text(encoding="utf-8")
+    numbers = json.loads((DOCS / "figures" / "released.json").read_text(encoding="utf-8"))
+    rows = {(r["text"], r["W"], r["tokens"], r["step"], r["energy"]): r for r in numbers["rows"]}
+    texts = numbers["samples"]
+    scales = [(W, scale) for W in released.WEIGHT_SCALES for scale in released.TOKEN_SCALES]
+    assert texts == {"SST-2": 200, "IMDB": 50}
+    _, by_scale, by_seed, by_step, _ = tables(page)
+    pairs = (("released", "released"), ("matched", "matched"), ("released", "matched"))
+    assert by_scale == [
+        [text, f"{W:g}", f"{scale:g}"]
+        + [
+            f"{rows[text, W, scale, *pair]['sentences']:.1%}, {rows[text, W, scale, *pair]['layers']:.1%}"
+            for pair in pairs
+        ]
+        for text in texts
+        for W, scale in scales
+    ]
+    # the first draw of the table by seed
+    of = [("released", "released", 1.0), ("released", "matched", 1.0), ("matched", "released", 1.0)]
+    of += [("matched", "matched", 1.0), ("released", "released", 0.1)]
+    shares = [rows["SST-2", 1.0, scale, step, energy]["sentences"] for energy, step, scale in of]
+    assert [row[1] for row in by_seed] == [f"{share:.1%}" for share in shares]
+    found = iter(by_step)
+    for text in texts:
+        for step in released.STEPS:
+            cells = next(found)
+            assert cells[0] == text
+            for cell, energy in zip(cells[2:], released.ENERGIES, strict=True):
+                means = [
+                    np.mean([rows[text, *scale, step, energy][key] for scale in scales])
+                    for key in ("sentences", "layers", "half")
+                ]
+                expected = [f"{mean:.1%}" for mean in means]
+                assert cell == ", ".join([*expected[:2], "none" if step == "joint" else expected[2]])
+            # what is proved: the step that belongs to an attention energy, and the joint step on the whole
+            if step == "no own value":
+                assert all(rows[text, *scale, step, "released"]["half"] == 0 for scale in scales)
+            if step == "matched":
+                assert all(rows[text, *scale, step, "matched"]["half"] == 0 for scale in scales)
+            if step == "joint":
+                assert all(rows[text, *scale, step, "released"]["sentences"] == 0 for scale in scales)
+    mean = rows["SST-2", 1.0, 1.0, "released", "released"]["mean"]
+    assert (np.diff(mean) < 0).all()
+    assert rows["SST-2", 1.0, 1.0, "released", "released"]["sentences"] == 0.485

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import pickle
 
 import mpmath
 import numpy as np
@@ -265,3 +266,13 @@ def test_a_constant_value_may_be_a_scalar():
     attn = refimpl.AttentionEnergy(rho=Rho("one", lambda z: 1.0, lambda z: 0.0))
     assert attn.value([[0.0], [1.0], [5.0]]) == 3.0
     np.testing.assert_array_equal(attn.step([[0.0], [1.0], [5.0]]), [[0.0], [1.0], [5.0]])
+
+
+def test_a_penalty_survives_pickle():
+    """By name, by formula, or by its functions where those can be pickled."""
+    for rho in [*PENALTIES.values(), get_rho("log(z + nu)", nu=3), Rho("mine", np.log1p, np.exp)]:
+        assert pickle.loads(pickle.dumps(rho)) == rho
+    changed = dataclasses.replace(PENALTIES["exp"], value=np.negative, derivative=np.exp, second_derivative=None)
+    changed = dataclasses.replace(changed, log_derivative=None)
+    again = pickle.loads(pickle.dumps(changed))
+    assert (again.value, again.derivative) == (np.negative, np.exp)

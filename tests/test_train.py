@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from refimpl import certificates, cli
+from refimpl.curve import rounding_bound
 from refimpl.experiments import train as training
 from refimpl.experiments.train import Parameters, Setting, constrained, evaluate, loss_and_gradient, start, train
 
@@ -110,8 +111,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path):
             raise KeyboardInterrupt
 
     path = tmp_path / "checkpoint.npz"
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
+    for step in (7, 12):
+        with pytest.raises(KeyboardInterrupt, match=f"{step} of 20 steps are in .*checkpoint.npz; the same command"):
             train(words, labels, SMALL, checkpoint=path, every=5, progress=interrupt)
         interrupt = lambda done, total, label: (_ for _ in ()).throw(KeyboardInterrupt) if done == 12 else None  # noqa: E731
     done = []
@@ -123,6 +124,28 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.npz"]
 
 
+@pytest.mark.parametrize("inside", ["loss_and_gradient", "constrained", "write_checkpoint"])
+def test_an_interrupt_within_a_step_keeps_whole_steps(tmp_path, monkeypatch, inside):
+    words, labels = documents()
+    expected, losses = train(words, labels, SMALL)
+    original, calls = getattr(training, inside), []
+
+    def interrupted(*given):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*given)
+
+    path = tmp_path / "checkpoint.npz"
+    monkeypatch.setattr(training, inside, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(words, labels, SMALL, checkpoint=path, every=2)
+    resumed, again = train(words, labels, SMALL, checkpoint=path)
+    assert again == losses
+    for name in training.PARAMETERS:
+        assert np.array_equal(getattr(resumed, name), getattr(expected, name))
+
+
 @pytest.mark.parametrize("change", [{"layers": 2}, {"rate": 0.1}, {"rho": "log2"}, {"relu": False}, {"seed": 2}])
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, refused):
     words, labels = documents()
@@ -131,8 +154,9 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, refused):
     (name,) = change
     with refused(ValueError, f"checkpoint: .* is of a run with {name} = "):
         train(words, labels, dataclasses.replace(SMALL, **change), checkpoint=path)
-    with refused(ValueError, "checkpoint: .* is of a run with sentences = 6, not 5"):
-        train(words[:5], labels[:5], SMALL, checkpoint=path)
+    for other in ((words[:5], labels[:5]), (words, labels[::-1]), ([2 * Y for Y in words], labels)):
+        with refused(ValueError, "checkpoint: .* is of a run on other sentences, labels or word vectors"):
+            train(*other, SMALL, checkpoint=path)
 
 
 def test_more_steps_may_be_asked_of_a_run(tmp_path):
@@ -184,6 +208,7 @@ def test_every_half_step_is_counted_once():
     assert len(report.mean_energy) == SMALL.layers + 1
     for half in ("attention", "feedforward"):
         assert [sum(layer.values()) for layer in report.coverage[half]] == [8] * SMALL.layers
+    assert set(report.holds) == {"attention_metric", "majorizer", "prox_mapping", "truncation"}
     assert 0 <= report.monotone_fraction <= 1
 
 
@@ -201,6 +226,45 @@ def test_a_rise_is_counted():
         Y = model.feedforward.step(between)
     report = evaluate(parameters, words, [0], setting)
     assert [layer["rose"] == 1 for layer in report.coverage["attention"]] == rises
+
+
+def test_steps_within_rounding_are_level():
+    """Tokens that coincide stay where they are in the attention half, whatever a certificate says of that."""
+    parameters = start(4, 2, SMALL)
+    layers = evaluate(parameters, [np.full((3, 4), 0.5)], [0], SMALL).coverage["attention"]
+    assert [layer["level"] for layer in layers] == [1] * SMALL.layers
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_the_certificate_along_the_step(relu):
+    """It bounds the rise, holds on some steps and not on others, and wherever prox_mapping does."""
+    setting, rng = dataclasses.replace(SMALL, relu=relu), np.random.default_rng(0)
+    seen = {(name, held): 0 for name in ("majorizer", "prox_mapping") for held in (True, False)}
+    for seed in range(100):
+        model = start(4, 2, dataclasses.replace(setting, seed=seed)).model(setting)
+        # tokens that attention sees as one, of which the feed-forward step makes several; or any tokens
+        s = 10.0 ** rng.uniform(-2, 2) * np.array([[1.0, -1.0, 0.0, 0.0]]).T
+        attention = type(model.attention)(s)
+        model = dataclasses.replace(model, attention=attention)
+        Y = training.tokens(rng.uniform(0.1, 3) * rng.standard_normal((9, 4)), relu)
+        if seed % 2:
+            Y[:, 1] = Y[:, 0]
+        after = model.feedforward.step(Y)
+        held = training._feedforward_certificates(attention, model.feedforward, Y, after)
+        for name in ("majorizer", "prox_mapping"):
+            seen[name, held[name]] += 1
+        assert held["majorizer"] or not held["prox_mapping"]
+        if held["majorizer"]:
+            noise = sum(rounding_bound(attention, model.feedforward, point) for point in (Y, after))
+            assert model.value(after) <= model.value(Y) + noise
+    assert min(seen.values()) > 0
+
+
+def test_nothing_is_certified_of_a_penalty_that_is_not_known_to_be_concave():
+    words, labels = documents(4)
+    setting = dataclasses.replace(SMALL, rho="z + z**2/10")
+    report = evaluate(start(4, 2, setting), words, labels, setting)
+    assert {sum(held) for held in report.holds.values()} == {0}
 
 
 def test_a_guaranteed_rise_would_be_reported(monkeypatch):
