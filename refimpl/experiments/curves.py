@@ -89,15 +89,15 @@ def trained(
 
 
 def draw_random_weights(numbers: dict[str, Any]) -> Any:
-    """A panel a text and activation: the mean, the middle half, the extremes."""
+    """A panel a text and activation: the mean, the median, the middle half. The extremes are in the numbers."""
     figure, axes = _panels(numbers["rows"])
     for axis, row in zip(axes, numbers["rows"], strict=True):
         layers = range(row["layers"] + 1)
-        axis.fill_between(layers, row["minimum"], row["maximum"], color="0.9", label="all sentences")
-        axis.fill_between(layers, row["quartiles"][0], row["quartiles"][2], color="0.7", label="the middle half")
+        axis.fill_between(layers, row["quartiles"][0], row["quartiles"][2], color="0.85", label="the middle half")
+        axis.plot(layers, row["quartiles"][1], color="black", linestyle="--", label="median")
         axis.plot(layers, row["mean_energy"], color=canvas.BLUE, marker="o", markersize=4, label="mean")
-        falling = row["monotone_fraction"]
-        axis.set_title(f"{row['text']}, {_relu(row)}: it falls at every layer\nfor {falling:.1%} of {row['samples']}")
+        falling = round(row["monotone_fraction"] * row["samples"])
+        axis.set_title(f"{row['text']}, {_relu(row)}: it falls at every layer\nfor {falling} of {row['samples']} texts")
     return _finish(figure, axes)
 
 
@@ -132,5 +132,5 @@ def _finish(figure: Any, axes: list[Any]) -> Any:
         axis.set_xlabel("layer")
         axis.set_ylabel("energy E(Y)")
         axis.grid(color="0.92")
-        axis.legend(frameon=False)
+        axis.legend(loc="upper right")
     return figure
