@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import re
 import threading
 
 import faults
@@ -11,6 +12,7 @@ import implementations
 import numpy as np
 import pytest
 from caught import CAUGHT
+from scipy.special import logsumexp
 
 import refimpl
 from refimpl.testing import NonConformance, check_attention, check_feedforward, check_layer
@@ -72,6 +74,23 @@ def test_every_penalty_passes(rho, dtype):
 
     assert check_attention(fn, rho, dtype=dtype).ok
     assert check_layer(lambda Y, W, Wf, B: feedforward(fn(Y, W), Wf, B), rho, dtype=dtype).ok
+
+
+@pytest.mark.parametrize("rho", ["z**2", "-exp(-z**2)"])
+def test_a_penalty_that_is_flat_at_zero(rho):
+    """Where ρ'(0) = 0, W = 0 leaves every token without weight: it stays."""
+    assert check_attention(lambda Y, W: refimpl.AttentionEnergy(W, rho).step(Y), rho).ok
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weights_from_logsumexp(seed):
+    def fn(Y, W):
+        U = Y @ W
+        logits = U @ U.T - 0.5 * (U * U).sum(axis=1)
+        return np.exp(logits - logsumexp(logits, axis=1, keepdims=True)) @ Y
+
+    assert check_attention(fn, seed=seed).ok
+    assert check_attention(fn, seed=seed, dtype="float32").ok
 
 
 def weighted(Y, W, m):
@@ -214,6 +233,54 @@ def test_a_function_that_hung_is_not_called_again():
     assert {check.message.partition(" (")[0] for check in report.checks[1:]} == {
         "not run: your function did not return before"
     }
+
+
+def softmax_step(queries, keys, values):
+    logits = queries @ keys.T
+    A = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return A @ values / A.sum(axis=1, keepdims=True)
+
+
+def features_without_scale(Y, W):
+    U = Y @ W
+    keys = np.hstack([U, -0.5 * (U * U).sum(axis=1, keepdims=True)])
+    return softmax_step(np.hstack([U, np.ones((len(U), 1))]) / np.sqrt(keys.shape[1]), keys, Y)
+
+
+def textbook(Y, W):
+    return softmax_step(Y @ W / np.sqrt(W.shape[1]), Y @ W, Y @ W)
+
+
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (features_without_scale, "z is scaled by 1/sqrt(k + 1)"),
+        (textbook, "and UUᵀ is scaled by 1/sqrt(k); and the values are projected: AYW stands for AY"),
+        (lambda Y, W: attention(Y, W.astype(np.float32).astype(float)), "or from numbers such as W that were rounded"),
+        (lambda Y, W: attention(Y, W) * (1 + 1e-12), "the result is scaled by 1 + 1e-12"),
+    ],
+)
+def test_natural_slips_are_named(fn, says):
+    with pytest.raises(NonConformance, match=re.escape(says)):
+        check_attention(fn)
+
+
+def test_a_buffer_used_again_is_named():
+    memory = {}
+
+    def fn(Y, W):
+        result = memory.setdefault(Y.shape, np.empty(Y.shape))
+        result[:] = attention(Y, W)
+        return result
+
+    report = examine("attention", fn)
+    assert [check.name for check in report.checks if not check.passed] == ["same answer twice"]
+    assert "uses its memory again" in report.diagnosis
+
+
+def test_zero_rows_are_tokens():
+    report = examine("attention", lambda Y, W: np.where(Y.any(axis=1, keepdims=True), attention(Y, W), 0.0))
+    assert "duplicates" in [check.name for check in report.checks if not check.passed]
 
 
 # ------------------------------------------------------------------------------------------------ the search

@@ -389,8 +389,10 @@ def test_figures_about_text_need_it(tmp_path: Path, corpora: list[str], capsys: 
     assert "skipped: energy-by-layer-trained, it needs SST-2 and IMDB" in capsys.readouterr().out
     assert cli.main([*out, *corpora[:4]]) == 2
     assert "embeddings: --sst2 and --imdb need --embeddings F" in capsys.readouterr().err
+    for name in ("sst2", "imdb"):
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\na good film\t1\nnothing known\t0\n")
     assert cli.main([*out, *corpora]) == 2
-    assert "SST-2: expected 400 documents or more, half to train on, got 15" in capsys.readouterr().err
+    assert "SST-2: expected two documents with words or more, half to train on, got 1" in capsys.readouterr().err
 
 
 def never(seed: int, progress: object) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def trained(
     steps: int = 2000,
     layers: int = 12,
 ) -> dict[str, Any]:
-    """Each text but ``samples`` random documents is trained on, without and with ReLU; those are evaluated.
+    """Each text but ``samples`` random documents, half of them at most, is trained on; those are evaluated.
 
     ``before`` and ``after`` are :class:`refimpl.experiments.train.Evaluation`, ``loss`` its mean over each hundred
     steps. Raises ``ValueError`` for a text without labels, or with too few documents.
@@ -60,10 +60,11 @@ def trained(
         split = ((text.split(line, embeddings)[:WORDS], names.index(label)) for line, label in pairs)
         known = (([embeddings[word] for word in row if word in embeddings], label) for row, label in split)
         read = [(np.stack(row), label) for row, label in known if row]
-        if len(read) < 2 * samples:
-            raise ValueError(f"{name}: expected {2 * samples} documents or more, half to train on, got {len(read)}")
+        if len(read) < 2:
+            raise ValueError(f"{name}: expected two documents with words or more, half to train on, got {len(read)}")
+        count = min(samples, len(read) // 2)
         order = np.random.default_rng([seed, 2]).permutation(len(read)).tolist()
-        held_out, seen = ([read[i] for i in sorted(part)] for part in (order[:samples], order[samples:]))
+        held_out, seen = ([read[i] for i in sorted(part)] for part in (order[:count], order[count:]))
         for relu in (False, True):
             setting = train.Setting(layers=layers, steps=steps, relu=relu, seed=seed)
             first = train.start(seen[0][0].shape[1], len(names), setting)
@@ -78,7 +79,7 @@ def trained(
                     "text": name,
                     "relu": relu,
                     "trained_on": len(seen),
-                    "held_out": samples,
+                    "held_out": count,
                     "labels": np.bincount(test_labels, minlength=len(names)).tolist(),
                     "before": before.as_dict(),
                     "after": after.as_dict(),
@@ -113,7 +114,7 @@ def draw_trained(numbers: dict[str, Any]) -> Any:
                 f"{when} training: accuracy {row[when]['accuracy']:.1%}, monotone {row[when]['monotone_fraction']:.0%}"
             )
             axis.plot(row[when]["mean_energy"], markersize=4, label=label, **style)
-        axis.set_title(f"{row['text']}, {_relu(row)}, {numbers['steps']:,} steps")
+        axis.set_title(f"{row['text']}, {_relu(row)}: {row['held_out']} held-out texts\n{numbers['steps']:,} steps")
     return _finish(figure, axes)
 
 

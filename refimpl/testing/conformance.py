@@ -233,7 +233,7 @@ class Bench:
 
     def ordinary(self) -> list[Inputs]:
         """Tokens of ordinary size, the smallest input first."""
-        shapes = [(2, 1, 1), (2, 2, 2), (3, 2, 2), (4, 3, 3), (5, 4, 4), (9, 4, 4), (33, 8, 8)]
+        shapes = [(2, 1, 1), (2, 2, 2), (3, 2, 2), (4, 3, 3), (5, 4, 4), (9, 4, 4), (33, 8, 8), (20, 16, 16)]
         return [self.inputs(f"{n} tokens, d = {d}", n, d, k) for n, d, k in shapes]
 
     def arguments(self, inputs: Inputs) -> list[FloatArray]:
@@ -243,6 +243,11 @@ class Bench:
         if self.kind == "layer":
             return [inputs.Y, inputs.W, inputs.Wf, inputs.B]
         return [inputs.Y, inputs.W] if inputs.m is None else [inputs.Y, inputs.W, inputs.m]
+
+    def given(self, inputs: Inputs) -> list[FloatArray]:
+        """``arguments``, as a batch of one where the function takes batches."""
+        Y, *others = self.arguments(inputs)
+        return [Y[None] if self.subject.batched else Y, *others]
 
     def call(self, inputs: Inputs) -> FloatArray:
         """The function's tokens; a finding carries the inputs that led to it."""
@@ -409,6 +414,7 @@ _INPUTS: dict[str, Callable[[Bench], list[Inputs]]] = {
     "duplicates": lambda bench: [
         bench.inputs("two tokens that coincide", 2, 2, 2, shape=lambda Y: Y[[0, 0]]),
         bench.inputs("duplicates", 5, 3, 3, shape=_twins),
+        bench.inputs("a token at the origin", 5, 3, 3, shape=lambda Y: Y * (np.arange(5) != 2)[:, None]),
         bench.inputs("tokens on a line", 4, 3, 3, shape=_collinear),
     ],
     "near": lambda bench: [bench.inputs("tokens 1e-3 apart", 5, 3, 3, shape=lambda Y: Y[0] + 1e-3 * Y)],
@@ -487,6 +493,8 @@ def _fixed_points(bench: Bench) -> None:
         flat = replace(bench.inputs("W = 0", 4, 3, 3), W=np.zeros((3, 3)))
         m = np.ones((4, 4)) if flat.m is None else flat.m
         mean = m @ flat.Y / m.sum(axis=1, keepdims=True)
+        if float(np.asarray(bench.rho.derivative(np.zeros(1))).reshape(-1)[0]) == 0:
+            mean = flat.Y  # every weight is ρ'(0) = 0: nothing moves
         bench.compare(flat, bench.call(flat), mean, "with W = 0 tokens do not go to their mean")
     elif bench.kind == "feedforward":
         inputs = bench.inputs("a fixed point", 4, 3, 3)
@@ -508,9 +516,7 @@ def _fixed_points(bench: Bench) -> None:
 
 def _unchanged(bench: Bench) -> None:
     inputs = bench.inputs("3 tokens", 3, 2, 2)
-    arrays = bench.arguments(inputs)
-    if bench.subject.batched:
-        arrays = [arrays[0][None], *arrays[1:]]
+    arrays = bench.given(inputs)
     for name, before, after in zip(("Y", *"WB?"), arrays, bench.subject.after_call(arrays), strict=False):
         if not np.array_equal(before, after):
             where = name if name == "Y" else "an argument after Y"
@@ -521,6 +527,11 @@ def _unchanged(bench: Bench) -> None:
 
 def _twice(bench: Bench) -> None:
     inputs = bench.inputs("3 tokens", 3, 2, 2)
+    other = bench.inputs("3 other tokens", 3, 2, 2, size=1.6)
+    if not bench.subject.keeps(*(bench.given(which) for which in (inputs, other))):
+        raise Finding(
+            "your function uses its memory again: an earlier result changes at the next call", bench.show(inputs)
+        )
     answers = [bench.call(inputs) for _ in range(3)]
     for later in answers[1:]:
         if not np.array_equal(answers[0], later):
@@ -531,9 +542,7 @@ def _twice(bench: Bench) -> None:
 def _layout(bench: Bench) -> None:
     for inputs in (bench.inputs("4 tokens", 4, 3, 3), bench.inputs("5 tokens", 5, 4, 4)):
         once = bench.call(inputs)
-        arrays = bench.arguments(inputs)
-        if bench.subject.batched:
-            arrays = [arrays[0][None], *arrays[1:]]
+        arrays = bench.given(inputs)
         other = bench.subject.transposed_call(arrays).reshape(once.shape)
         bench.compare(inputs, other, once, "tokens stored column by column give another result", slack=2)
 
@@ -575,7 +584,8 @@ def _descent(bench: Bench) -> None:
 
 def _gradients(bench: Bench) -> None:
     names = {"attention": ("Y", "W"), "feedforward": ("Y", "W_f", "B"), "layer": ("Y", "W", "W_f", "B")}[bench.kind]
-    for inputs in bench.ordinary():
+    rectangular = [] if bench.kind == "feedforward" else _INPUTS["rectangular"](bench)
+    for inputs in [*bench.ordinary(), *rectangular]:
         V = bench.held(np.random.default_rng(bench.seed).standard_normal(inputs.Y.shape))
         V = bench.away_from_kinks(inputs, V)
         try:
@@ -670,7 +680,9 @@ def _explained(bench: Bench, results: Sequence[Result]) -> str:
 
 def _observations(bench: Bench) -> Iterator[Observation]:
     """What the function makes of ordinary inputs, those first that tell deviations apart best."""
-    precisions = _LOWER if bench.subject.dtype == "float64" and _is_coarse(bench) else {}
+    precisions: dict[str, float] = {}
+    if bench.subject.dtype == "float64":
+        precisions = _LOWER if _is_coarse(bench) else {_ROUNDED: _LOWER["float32"]}
     for n, d, k in [(5, 4, 4), (4, 3, 3), (9, 4, 4), (6, 3, 5), (4, 3, 2)]:
         inputs = bench.inputs(f"{n} tokens, d = {d}", n, d, k)
         try:
@@ -681,6 +693,7 @@ def _observations(bench: Bench) -> Iterator[Observation]:
         yield Observation(inputs, output, bench.tolerance(inputs), lower)
 
 
+_ROUNDED = "float32, or from numbers such as W that were rounded to it"
 _LOWER = {"float32": 2.0**-23, "half precision": 2.0**-7}
 
 
@@ -690,7 +703,7 @@ def _is_coarse(bench: Bench) -> bool:
     moved = replace(inputs, Y=inputs.Y + 1e-11 * np.sign(inputs.B))
     with contextlib.suppress(Finding):
         change = bench.call(moved) - bench.call(inputs)
-        # any smooth step follows within a few times 1e-11, or the step back would take it as far
+        # any smooth step follows, and takes a step back as far as a step forth
         back = bench.call(replace(inputs, Y=inputs.Y - 1e-11 * np.sign(inputs.B))) - bench.call(inputs)
         return bool(np.abs(change + back).max() > 1e-13 or not change.any())
     return False

@@ -114,6 +114,7 @@ _SCALES: dict[str, tuple[Callable[[int, int], float], str]] = {
     "1/sqrt(k)": (lambda d, k: k**-0.5, "/√k"),
     "1/d": (lambda d, k: 1 / d, "/d"),
     "1/k": (lambda d, k: 1 / k, "/k"),
+    "1/sqrt(k + 1)": (lambda d, k: (k + 1) ** -0.5, "/√(k + 1)"),
     "sqrt(d)": (lambda d, k: d**0.5, "·√d"),
     "sqrt(k)": (lambda d, k: k**0.5, "·√k"),
 }
@@ -443,6 +444,9 @@ def _feedforward_deviations() -> list[Deviation]:
         ("bias", "none", "the bias B is missing", step),
         ("bias", "minus", "the sign of the bias is flipped", step),
         ("bias", "outside", "the bias is added after the activation, not before", step),
+        ("bias", "half", "the bias is halved", step),
+        ("bias", "first", "the bias of the first token is used for all", step),
+        ("bias", "mean", "the mean of the bias over the tokens is used for all", step),
         ("bias", "unscaled", "the bias is not scaled by the step size α", step),
         ("bias", "twice", "the bias is added twice", step),
         ("identity", "missing", "the gradient lacks ½‖Y − B‖²: H is W_fˢ, not I + W_fˢ", "ffn.gradient"),
@@ -465,6 +469,7 @@ def _feedforward_deviations() -> list[Deviation]:
     table.append(Deviation("alpha", "fit", "the step size is α = {x}, not 1", step, fitted=True))
     table.append(Deviation("weights", "fit", "YW_fˢ is scaled by {x}", step, fitted=True))
     table.append(Deviation("activation", "threshold", "the ReLU has a threshold, max(v − {x}, 0)", step, fitted=True))
+    table.append(Deviation("update", "gain", "the result is scaled by {x}", step, fitted=True))
     table.append(Deviation("update", "mix", "the result is averaged with Y: Y + {x} (Y⁺ − Y)", step, fitted=True))
     return table
 
@@ -489,7 +494,9 @@ def _feedforward(inputs: Inputs, Y: FloatArray, on: Positions, x: float) -> Floa
     Ws = weights.get(on.get("weights", ""), Ws)
     if on.get("sign") == "plus":
         Ws = -Ws
-    bias = {"none": 0 * B, "minus": -B, "twice": 2 * B, "outside": 0 * B}.get(on.get("bias", ""), B)
+    biases = {"none": 0 * B, "minus": -B, "twice": 2 * B, "outside": 0 * B, "half": B / 2}
+    biases |= {"first": 0 * B + B[0], "mean": 0 * B + B.mean(axis=0)}
+    bias = biases.get(on.get("bias", ""), B)
     alpha = x if on.get("alpha") == "fit" else 1.0
     position = on.get("position")
     sigma: Callable[[FloatArray], Any] = _relu
@@ -517,7 +524,7 @@ def _feedforward(inputs: Inputs, Y: FloatArray, on: Positions, x: float) -> Floa
         assert again is not None
         moved = again
     elif update:
-        a, b = {"residual": (1.0, 1.0), "half": (0.5, 0.5), "mix": (1 - x, x)}[update]
+        a, b = {"residual": (1.0, 1.0), "half": (0.5, 0.5), "mix": (1 - x, x), "gain": (0.0, x)}[update]
         moved = a * Y + b * moved
     return _layer_norm(np.asarray(moved)) if on.get("after") == "normalised" else np.asarray(moved)
 
@@ -543,9 +550,14 @@ def _feedforward_formula(on: Positions) -> str:
     }.get(on.get("weights", ""), "W_fˢ")
     sign = "+" if on.get("sign") == "plus" else "−"
     alpha = "α" if "alpha" in on else ""
-    B = {"none": "", "minus": f"−{alpha}B", "twice": f"2{alpha}B", "outside": "", "unscaled": "B"}.get(
-        on.get("bias", ""), f"{alpha}B"
-    )
+    B = {
+        "none": "",
+        "minus": f"−{alpha}B",
+        "twice": f"2{alpha}B",
+        "outside": "",
+        "unscaled": "B",
+        "half": f"½{alpha}B",
+    }.get(on.get("bias", ""), f"{alpha}B")
     kept = Y if on.get("identity") == "missing" else f"(1 − α){Y}" if alpha else ""
     linear = "" if on.get("weights") == "none" else f"{sign} {alpha}{Y}{W}"
     v = " ".join(filter(None, [kept, f"+ {B}" if kept and B and not B.startswith("−") else B, linear]))
@@ -693,8 +705,8 @@ _HALF = {"attention": "attention", "feedforward": "feed-forward"}
 def explain(model: Model, observations: Sequence[Observation]) -> Explanation | None:
     """The simplest deviations that reproduce every observation to rounding, or None.
 
-    In this order: none or one; a fitted number alone; none, in a lower precision; two; one, in float32; one and a
-    number.
+    In this order: none or one; a fitted number alone; none, in a lower precision; two; textbook attention and one; one,
+    in float32; one and a number.
     """
     table = model.deviations()
     single = [(d,) for d in table if not d.fitted]
@@ -705,10 +717,23 @@ def explain(model: Model, observations: Sequence[Observation]) -> Explanation | 
         _fits(model, observations, [()]),
         (_try(model, observations, (), precision=precision) for precision in lower),
         (_try(model, observations, deviations) for deviations in pairs),
+        (_try(model, observations, deviations) for deviations in _textbook(single)),
         (_try(model, observations, deviations, precision=lower[0]) for deviations in single if lower),
         _fits(model, observations, single),
     )
     return next((found for found in stages if found is not None), None)
+
+
+def _textbook(single: Sequence[tuple[Deviation]]) -> Iterator[tuple[Deviation, ...]]:
+    """Textbook attention, softmax(UUᵀ/√k): two deviations that come together, and one more."""
+    for half in ("", "attention "):
+        by_name = {(d.switch, d.position): d for (d,) in single}
+        plain = by_name.get((f"{half}kernel", "no beta"))
+        for scale in ("logits 1/sqrt(k)", "logits 1/sqrt(d)"):
+            scaled = by_name.get((f"{half}scale", scale))
+            if plain is not None and scaled is not None:
+                taken = (plain.switch, scaled.switch)
+                yield from ((plain, scaled, d) for (d,) in single if d.switch not in taken)
 
 
 def _fits(
@@ -777,4 +802,6 @@ def _fit(model: Model, seen: Observation, deviations: tuple[Deviation, ...]) -> 
 
 
 def _number(x: float | None) -> str:
-    return "" if x is None else f"{x:.6g}" if f"{x:.6g}" != "1" else f"{x:.12g}"
+    if x is None:
+        return ""
+    return f"{x:.6g}" if abs(x - 1) > 1e-5 or x == 1 else f"1 {'+' if x > 1 else '−'} {abs(x - 1):.2g}"

@@ -123,12 +123,15 @@ def _moved(function: Any, z: FloatArray, delta: float) -> FloatArray:
 def attention_tolerance(attention: AttentionEnergy, Y: FloatArray, eps: float) -> FloatArray:
     """How far each entry (n, d) of A Y may be off in any sound algorithm at precision ``eps``: logits, distances, Gram.
 
-    To first order Σ_j A_ij |y_j − y_i⁺| times the relative error of Γ_ij, taken twice; and (n + d + 8) ε of max |y|.
+    To first order Σ_j A_ij |y_j − y_i⁺| times the relative error of Γ_ij, taken twice; and (n + d + 8) ε of max |y|, to
+    which ‖u‖² ε comes where weights are exp(logit − log Σ exp) and rows sum to 1 only up to that.
     """
-    _, _, relative = _kernel_errors(attention, Y, eps)
+    delta, _, relative = _kernel_errors(attention, Y, eps)
     away = np.abs(Y[None] - np.asarray(attention.step(Y))[:, None])
     pulled = np.einsum("ij,ijc->ic", attention.weights(Y) * relative, away)
-    return np.asarray(2 * pulled + (sum(Y.shape) + 8) * eps * np.abs(Y).max(axis=0))
+    k = Y.shape[1] if attention.W is None else attention.W.shape[1]
+    squared = delta / (4 * (Y.shape[1] + k + 8))  # ε ‖u‖²
+    return np.asarray(2 * pulled + ((sum(Y.shape) + 8) * eps + 2 * squared) * np.abs(Y).max(axis=0))
 
 
 def feedforward_tolerance(feedforward: FeedForwardEnergy, Y: FloatArray, eps: float) -> FloatArray:

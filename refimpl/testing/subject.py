@@ -65,6 +65,17 @@ class Subject:
 
         return [np.asarray(self._numpy(array), dtype=np.float64) for array in self.guarded(call)]
 
+    def keeps(self, arrays: Sequence[FloatArray], others: Sequence[FloatArray]) -> bool:
+        """Whether a result stays what it is when the function is called with others."""
+
+        def call() -> bool:
+            result = self._numpy(self.fn(*self.arrays(arrays)))
+            before = result.copy()
+            self.fn(*self.arrays(others))
+            return np.array_equal(result, before, equal_nan=True)
+
+        return bool(self.guarded(call))
+
     def transposed_call(self, arrays: Sequence[FloatArray]) -> FloatArray:
         """The function's tokens for the same inputs stored column by column."""
         return self.read(self.guarded(lambda: self.fn(*self.arrays(arrays, order="F"))), arrays[0].shape)
@@ -96,7 +107,7 @@ class Subject:
         if not np.isfinite(array).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
             raise Finding(f"your function returns {array[where]} at index {where}")
-        return np.asarray(array, dtype=np.float64)
+        return np.array(array, dtype=np.float64)  # a copy: the function may use its memory again
 
     def vjp(self, arrays: Sequence[FloatArray], cotangent: FloatArray) -> list[FloatArray]:
         """The cotangents of the inputs, by the framework's own reverse mode: torch or jax."""
@@ -143,7 +154,7 @@ class Subject:
             if isinstance(result, jax.Array):
                 return np.asarray(result)
         elif isinstance(result, np.ndarray):
-            return result
+            return np.asarray(result)
         expected = {"numpy": "numpy.ndarray", "torch": "torch.Tensor", "jax": "jax.Array"}[self.framework]
         came = "None" if result is None else type(result).__name__
         raise Finding(f"your function returns {came}, expected {expected}")
@@ -168,7 +179,10 @@ class Subject:
             thread.join(self.seconds)
         if not outcome:
             self.hung = True
-            raise Finding(f"your function did not return within {self.seconds:g} s")
+            raise Finding(
+                f"your function did not return within {self.seconds:g} s (a first call that compiles may need more: "
+                "--timeout, or seconds=)"
+            )
         returned, result = outcome
         if returned:
             return result
@@ -194,6 +208,8 @@ def describe(error: BaseException) -> str:
     # their own code before that of the libraries it calls
     own = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(path) for path in _LIBRARIES)]
     lines = [f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line}" for f in (own or frames)[-_FRAMES:]]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines = [f"{Path(error.filename).name}:{error.lineno}: {(error.text or '').strip()}"]
     return text + (f" ({'; '.join(lines)})" if lines else "")
 
 

@@ -127,6 +127,8 @@ def read_vectors(directory: Path) -> dict[str, Object]:
             raise ValueError(f"{path}: expected format {FORMAT!r}, version {VERSION}")
         if document.get("family") != family or not isinstance(document.get("cases"), list) or not document["cases"]:
             raise ValueError(f"{path}: expected cases of the family {family!r}")
+        if document.get("count") != len(document["cases"]):
+            raise ValueError(f"{path}: expected {document.get('count')!r:.20} cases, got {len(document['cases'])}")
         for number, case in enumerate(document["cases"]):
             try:
                 _read_case(case)

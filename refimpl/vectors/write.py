@@ -40,7 +40,9 @@ def write(directory: Path, progress: Progress | None = None) -> dict[str, Any]:
                 done += 1
                 if progress is not None:
                     progress(done, total, case.operation)
-            head = json.dumps({"family": name, "format": FORMAT, "schema": SCHEMA, "version": VERSION})
+            head = json.dumps(
+                {"family": name, "format": FORMAT, "schema": SCHEMA, "version": VERSION, "count": len(cases)}
+            )
             text = head[:-1] + ', "cases": [\n' + ",\n".join(lines) + "\n]}\n"
             Path(temporary, f"{name}.json").write_bytes(text.encode())
         schema = resources.files(__package__).joinpath(SCHEMA).read_bytes()
