@@ -145,7 +145,7 @@ CAUGHT = {
         "bias negated": ("value", "the sign of the bias is flipped"),
         "bias outside": ("value", "the bias is added after the activation, not before"),
         "bias twice": ("value", "the bias is added twice"),
-        "bias of the first token": ("value", "it is none of the known deviations, alone or in pairs"),
+        "bias of the first token": ("value", "the bias of the first token is used for all"),
         "bias reversed": ("value", "it is none of the known deviations, alone or in pairs"),
         "alpha 0.5": ("value", "the step size is α = 0.5, not 1"),
         "alpha 1.5": ("value", "the step size is α = 1.5, not 1"),

@@ -473,7 +473,9 @@ def test_progress(tmp_path: Path) -> None:
 
 def test_the_pictures_of_the_documents() -> None:
     """The numbers in docs/: the deterministic ones again, and what the others say of themselves."""
-    numbers = {name: json.loads((DOCS / f"{name}.json").read_text()) for name in FIGURES}
+    numbers = {path.stem: json.loads(path.read_text()) for path in DOCS.glob("*.json")}
+    assert {*PLAIN, "energy-by-layer", "released", "penalties-on-text"} <= set(numbers) <= set(FIGURES)
+    assert {path.stem for path in DOCS.glob("*.png")} == set(numbers)
     for name in ("apollonius", "truncation"):
         again = json.loads(json.dumps(FIGURES[name].compute(0, None)))
         for key in ("circles", "steps", "W", "allowed"):

@@ -652,6 +652,7 @@ def test_every_spelling_of_a_number(tmp_path, directory, cases):
     [
         ('"version": 1', '"version": 2', "expected format"),
         ('"family": "prox"', '"family": "x"', "of the family"),
+        ('"count": ', '"count": 1', "cases, got "),
         ('"shape":[10]', '"shape":[11]', "expected 11 numbers"),
         ('"shape":[10]', '"shape":[-1]', "at most two whole numbers"),
         ('"shape":[10]', '"shape":10', "the lists shape"),
