@@ -59,11 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> tuple[int, str]:
     parser = _parser()
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv[:1] in (
-        ["rho"],
-        ["activation"],
-        ["check"],
-    ):  # a formula such as -exp(-z) is no option: argparse lets spaces pass
+    if argv and argv[0] in ("rho", "activation", "check"):
+        # a formula such as -exp(-z) is no option: argparse lets spaces pass
         argv = [
             f" {word}" if word[:1] == "-" and word[1:2] not in ("", "-") and word != "-h" else word for word in argv
         ]

@@ -132,7 +132,8 @@ def _supervised(task: Message, progress: console.Progress | None) -> Report:
     finally:
         child.kill()
         child.wait()
-    checks.append({"name": at, "claim": "attention.step", "passed": False, "message": finding, "counterexample": None})
+    claim = "attention.step" if task["kind"] == "attention" else "ffn.step"
+    checks.append({"name": at, "claim": claim, "passed": False, "message": finding, "counterexample": None})
     return {"ok": False, "diagnosis": finding, "checks": checks, "skipped": {"the rest": "the process was gone"}}
 
 

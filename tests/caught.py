@@ -177,7 +177,7 @@ CAUGHT = {
         "layer norm before": ("value", "the tokens are layer-normalised first"),
         "float32 inside": ("value", "something inside runs in float32: the difference has the size of its"),
         "float16 inside": ("value", "something inside runs in half precision: the difference has the size of"),
-        "bias changed": ("inputs unchanged", "your function changes its input: an argument after Y is another array"),
+        "bias changed": ("inputs unchanged", "your function changes its input: B is another array"),
         "float32 returned": ("dtype", "something inside runs in float32: the difference has the size of its"),
         "transposed returned": ("call", "your function returns shape (2, 3) for tokens of shape (3, 2)"),
         "flattened": ("call", "your function returns shape (6,) for tokens of shape (3, 2)"),
@@ -185,7 +185,7 @@ CAUGHT = {
         "torch detached": ("gradients", "your function's result carries no gradient: it is detached from its inputs"),
         "torch straight through": ("gradients", "the gradient with respect to Y"),
         "jax asymmetric": ("value", "W_f is not symmetrised: YW_f stands for ½Y(W_f + W_fᵀ)"),
-        "jax Wf detached": ("gradients", "the gradient with respect to W_f"),
+        "jax Wf detached": ("gradients", "the gradient with respect to Wf"),
         "Wf not symmetrised, ReLU missing": (
             "value",
             "W_f is not symmetrised: YW_f stands for ½Y(W_f + W_fᵀ); and the ReLU is",
@@ -257,7 +257,7 @@ CAUGHT = {
         "feed-forward: alpha 0.5": ("value", "in the feed-forward half the step size is α = 0.5, not 1"),
         "feed-forward: bias changed": (
             "inputs unchanged",
-            "your function changes its input: an argument after Y is another array",
+            "your function changes its input: B is another array",
         ),
         "attention: beta missing; feed-forward: Wf not symmetrised": (
             "value",

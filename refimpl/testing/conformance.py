@@ -7,7 +7,8 @@ one thing of what it returns: the reference value, an invariant, a bound. Where 
 :mod:`refimpl.testing.deviations` looks for the known deviation that explains them.
 
 Tolerances bound the rounding of any sound algorithm in the dtype under test: logits u_i·u_j are taken to be off by
-4 (d + k + 8) ε ‖u‖², which is what the Gram form costs, and carried through the weights to first order, twice.
+4 (d + k + 8) ε ‖u‖², which is what the Gram form costs, and carried through the weights to first order, twice; rows
+may miss the sum 1 by 2 ε ‖u‖², as where weights are exp(logit − log Σ exp).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from .kit import Check, CheckFailure, Finding, Result
 from .subject import DTYPES, FRAMEWORKS, Subject, describe
 
 KINDS = ("attention", "feedforward", "layer")
+# what each kind of function takes, by the names of Inputs; m only where it is asked for
+ARGUMENTS = {"attention": ("Y", "W", "m"), "feedforward": ("Y", "Wf", "B"), "layer": ("Y", "W", "Wf", "B")}
 _STEP = {"attention": "step", "feedforward": "feed-forward step", "layer": "layer"}
 
 
@@ -238,11 +241,8 @@ class Bench:
 
     def arguments(self, inputs: Inputs) -> list[FloatArray]:
         """What the function is called with."""
-        if self.kind == "feedforward":
-            return [inputs.Y, inputs.Wf, inputs.B]
-        if self.kind == "layer":
-            return [inputs.Y, inputs.W, inputs.Wf, inputs.B]
-        return [inputs.Y, inputs.W] if inputs.m is None else [inputs.Y, inputs.W, inputs.m]
+        arrays = (getattr(inputs, name) for name in ARGUMENTS[self.kind])
+        return [array for array in arrays if array is not None]
 
     def given(self, inputs: Inputs) -> list[FloatArray]:
         """``arguments``, as a batch of one where the function takes batches."""
@@ -323,10 +323,9 @@ class Bench:
 
     def show(self, inputs: Inputs) -> str:
         """The inputs as one line to paste, where they are small."""
-        names = {"attention": ["Y", "W", "m"], "feedforward": ["Y", "Wf", "B"], "layer": ["Y", "W", "Wf", "B"]}
         if inputs.Y.size > 12:
             return f"{inputs.note}, {inputs.Y.shape[0]} × {inputs.Y.shape[1]} tokens, seed {self.seed}"
-        arrays = zip(names[self.kind], self.arguments(inputs), strict=False)
+        arrays = zip(ARGUMENTS[self.kind], self.arguments(inputs), strict=False)
         return "; ".join(f"{name} = {_short(array)}" for name, array in arrays)
 
     def compare(self, inputs: Inputs, output: FloatArray, expected: FloatArray, what: str, slack: float = 1.0) -> None:
@@ -517,12 +516,10 @@ def _fixed_points(bench: Bench) -> None:
 def _unchanged(bench: Bench) -> None:
     inputs = bench.inputs("3 tokens", 3, 2, 2)
     arrays = bench.given(inputs)
-    for name, before, after in zip(("Y", *"WB?"), arrays, bench.subject.after_call(arrays), strict=False):
+    for name, before, after in zip(ARGUMENTS[bench.kind], arrays, bench.subject.after_call(arrays), strict=False):
         if not np.array_equal(before, after):
-            where = name if name == "Y" else "an argument after Y"
-            raise Finding(
-                f"your function changes its input: {where} is another array after the call", bench.show(inputs)
-            )
+            message = f"your function changes its input: {name} is another array after the call"
+            raise Finding(message, bench.show(inputs))
 
 
 def _twice(bench: Bench) -> None:
@@ -583,7 +580,7 @@ def _descent(bench: Bench) -> None:
 
 
 def _gradients(bench: Bench) -> None:
-    names = {"attention": ("Y", "W"), "feedforward": ("Y", "W_f", "B"), "layer": ("Y", "W", "W_f", "B")}[bench.kind]
+    names = ARGUMENTS[bench.kind]
     rectangular = [] if bench.kind == "feedforward" else _INPUTS["rectangular"](bench)
     for inputs in [*bench.ordinary(), *rectangular]:
         V = bench.held(np.random.default_rng(bench.seed).standard_normal(inputs.Y.shape))
@@ -693,7 +690,7 @@ def _observations(bench: Bench) -> Iterator[Observation]:
         yield Observation(inputs, output, bench.tolerance(inputs), lower)
 
 
-_ROUNDED = "float32, or from numbers such as W that were rounded to it"
+_ROUNDED = "float32, or uses numbers such as W that were rounded to it"
 _LOWER = {"float32": 2.0**-23, "half precision": 2.0**-7}
 
 

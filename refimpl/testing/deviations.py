@@ -241,10 +241,10 @@ def _attention(inputs: Inputs, Y: FloatArray, rho: Rho, on: Positions, x: float)
         return None
     U = {"transposed": Y @ W.T if square else Y, "identity": Y, "twice": Y @ W @ W.T}.get(how or "", Y @ W)
     if on.get("heads") == "two":
-        halves = [_average(inputs, Y, half, (d, k), rho, on, x) for half in np.array_split(U, 2, axis=1)]
+        halves = [_average(inputs, half, (d, k), rho, on, x) for half in np.array_split(U, 2, axis=1)]
         A = (halves[0] + halves[1]) / 2
     else:
-        A = _average(inputs, Y, U, (d, k), rho, on, x)
+        A = _average(inputs, U, (d, k), rho, on, x)
     V = Y
     if values in ("U", "US", "Uᵀ"):
         V = Y @ {"U": W, "US": W @ W.T, "Uᵀ": W.T}[values]
@@ -279,11 +279,9 @@ def _attention(inputs: Inputs, Y: FloatArray, rho: Rho, on: Positions, x: float)
     return _layer_norm(moved) if after == "normalised" else np.asarray(moved)
 
 
-def _average(
-    inputs: Inputs, Y: FloatArray, U: FloatArray, shape: tuple[int, int], rho: Rho, on: Positions, x: float
-) -> FloatArray:
-    """The weights (n, n) that average the tokens."""
-    n = len(Y)
+def _average(inputs: Inputs, U: FloatArray, shape: tuple[int, int], rho: Rho, on: Positions, x: float) -> FloatArray:
+    """The weights (n, n) that average the tokens, from U or one head of it; ``shape`` is that of W."""
+    n = len(U)
     kernel, scale, normalise = on.get("kernel", ""), on.get("scale", ""), on.get("normalise")
     where, _, name = scale.partition(" ")
     c = 1.0 if not scale else x if name == "fit" else _SCALES[name][0](*shape)
@@ -303,11 +301,10 @@ def _average(
         if where == "distances":
             b = b * c
         Gamma = np.exp(sign * logits - b * length / 2)
-    elif kernel in ("cosine", "hard"):
-        norm = np.linalg.norm(U, axis=1)
-        Gamma = np.exp(logits / np.outer(norm, norm))
-        if kernel == "hard":
-            Gamma = 1.0 * (logits == logits.max(axis=1, keepdims=True))
+    elif kernel == "cosine":
+        Gamma = np.exp(logits / np.sqrt(np.outer(length, length)))
+    elif kernel == "hard":
+        Gamma = 1.0 * (logits == logits.max(axis=1, keepdims=True))
     elif kernel == "uniform":
         Gamma = np.ones((n, n))
     elif kernel == "sign":

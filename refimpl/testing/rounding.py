@@ -124,7 +124,7 @@ def attention_tolerance(attention: AttentionEnergy, Y: FloatArray, eps: float) -
     """How far each entry (n, d) of A Y may be off in any sound algorithm at precision ``eps``: logits, distances, Gram.
 
     To first order Σ_j A_ij |y_j − y_i⁺| times the relative error of Γ_ij, taken twice; and (n + d + 8) ε of max |y|, to
-    which ‖u‖² ε comes where weights are exp(logit − log Σ exp) and rows sum to 1 only up to that.
+    which 2 ‖u‖² ε comes where weights are exp(logit − log Σ exp) and rows sum to 1 only up to that.
     """
     delta, _, relative = _kernel_errors(attention, Y, eps)
     away = np.abs(Y[None] - np.asarray(attention.step(Y))[:, None])
@@ -154,7 +154,7 @@ def attention_vjp_tolerance(
     slope = _values(rho.derivative, z)
     slope = np.where(slope == 0, np.inf, slope)
     ratio = np.abs(_values(rho.second_derivative, z)) / slope
-    ratio_error = _moved(rho.second_derivative, z, delta) / slope + ratio * relative
+    ratio_error = _moved(rho.second_derivative, z, delta) / slope + 2 * ratio * relative
     size, U = np.abs(Y), np.abs(Y) @ np.abs(W)
 
     def pulled(kernel: FloatArray, magnitude: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -167,7 +167,7 @@ def attention_vjp_tolerance(
     steps = 4 * (sum(Y.shape) + W.shape[1] + 8) * eps
     V = np.abs(V)
     through, Y_bar, W_bar = pulled(ratio, V)
-    _, Y_moved, W_moved = pulled(2 * ratio_error + 2 * ratio * relative, V)
+    _, Y_moved, W_moved = pulled(2 * ratio_error, V)
     also_through, Y_also, W_also = pulled(ratio, V_error)
     through = through * steps + (2 * A * relative).T @ V + also_through
     return through + steps * Y_bar + Y_moved + Y_also, steps * W_bar + W_moved + W_also
