@@ -13,7 +13,7 @@ import numpy as np
 
 from . import console
 from .cli_rho import at_least
-from .numerics import FloatArray, read_number
+from .numerics import read_number
 
 if TYPE_CHECKING:
     from .text import Documents
@@ -67,15 +67,9 @@ def train(arguments: argparse.Namespace) -> tuple[int, Report]:
     if len(names) < 2:
         raise ValueError(f"sentences: expected two labels or more, got {names}")
 
-    def read(source: Documents) -> list[tuple[FloatArray, int]]:
-        pairs = zip(source.texts, source.labels or [], strict=True)
-        words = ((text.split(line, embeddings)[: arguments.max_words], label) for line, label in pairs)
-        known = (([embeddings[word] for word in row if word in embeddings], label) for row, label in words)
-        return [(np.stack(row), names.index(label)) for row, label in known if row]
-
     generator = np.random.default_rng([arguments.seed, 2])
-    pairs = read(documents)
-    test = read(held_out) if held_out else []
+    pairs = training.labelled(documents, names, embeddings, arguments.max_words)
+    test = training.labelled(held_out, names, embeddings, arguments.max_words) if held_out else []
     if held_out is None:
         order = generator.permutation(len(pairs))
         count = len(pairs) // _HELD_OUT

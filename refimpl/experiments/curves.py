@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import text
 from ..console import Progress
 from ..curve import energy_curve
 from ..numerics import FloatArray
@@ -56,10 +55,7 @@ def trained(
         if documents.labels is None:
             raise ValueError(f"{name}: expected a column named label, to train on")
         names = sorted(set(documents.labels))
-        pairs = zip(documents.texts, documents.labels, strict=True)
-        split = ((text.split(line, embeddings)[:WORDS], names.index(label)) for line, label in pairs)
-        known = (([embeddings[word] for word in row if word in embeddings], label) for row, label in split)
-        read = [(np.stack(row), label) for row, label in known if row]
+        read = train.labelled(documents, names, embeddings, WORDS)
         if len(read) < 2:
             raise ValueError(f"{name}: expected two documents with words or more, half to train on, got {len(read)}")
         count = min(samples, len(read) // 2)

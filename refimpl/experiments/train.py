@@ -17,18 +17,19 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import certificates
+from .. import certificates, text
 from ..attention import AttentionEnergy
 from ..curve import CLIP, random_terms, rounding_bound
 from ..feedforward import FeedForwardEnergy
 from ..numerics import FloatArray
+from ..text import Documents
 from ..transformer import UnfoldedTransformer
 
 Progress = Callable[[int, int, str], None]
@@ -75,6 +76,19 @@ def start(d: int, classes: int, setting: Setting) -> Parameters:
     assert attention.W is not None
     R = generator.normal(0.0, np.sqrt(2 / (d + classes)), (d, classes))
     return Parameters(attention.W, feedforward.Wf, feedforward.B, R, np.zeros(classes))
+
+
+def labelled(
+    documents: Documents, names: Sequence[str], embeddings: Mapping[str, FloatArray], max_words: int | None
+) -> list[tuple[FloatArray, int]]:
+    """Word vectors (n, d), n ≥ 1, of each document cut after ``max_words``, and the index of its label in ``names``.
+
+    Documents without any word that has a vector are left out.
+    """
+    pairs = zip(documents.texts, documents.labels or [], strict=True)
+    words = ((text.split(line, embeddings)[:max_words], label) for line, label in pairs)
+    known = (([embeddings[word] for word in row if word in embeddings], label) for row, label in words)
+    return [(np.stack(row), names.index(label)) for row, label in known if row]
 
 
 def tokens(words: FloatArray, relu: bool) -> FloatArray:
