@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .numerics import (
+    BLOCK,
+    Block,
     FloatArray,
     Output,
+    Projection,
+    add_symmetric_product,
     as_dtype,
     centred,
+    distance_blocks,
     half_squared_distances,
     project,
     read_array,
     read_cotangent,
     read_number,
     read_tokens,
+    sum_of_pairs,
     summed_to,
     unit,
 )
@@ -27,6 +34,12 @@ from .rho import Function, Rho, get_rho
 
 # Row sums below this are formed again from logarithms, where the penalty gives them: e^(−z) underflows at z = 745.
 _TINY = 1e-250
+# In float32 the same, in float64 then; and larger tokens than this are taken in float64.
+_TINY_SINGLE = 1e-30
+_LARGE_SINGLE = 1e15
+# Row sums above this may have overflowed, or do in what they are multiplied by.
+_HUGE = 1e250
+_ALL = slice(None)
 
 
 class AttentionVjp(NamedTuple):
@@ -72,24 +85,23 @@ class AttentionEnergy:
 
     def value(self, Y: ArrayLike) -> Any:
         """E_attn(Y), shape (...), summed in float64 whatever the dtype of Y; inf where ρ(∞) = ∞ is reached."""
-        tokens, _ = self._read(Y)
-        return self._energy(self._distances(tokens))
+        tokens, dtype = self._read(Y)
+        return self._energy(self._blocks(project(tokens, self.W), dtype), self._batch(tokens))
 
     def gradient(self, Y: ArrayLike) -> Output:
         """∇E_attn(Y) = L Y S, shape (..., n, d)."""
         tokens, dtype = self._read(Y)
-        # L 1 = 0: the centroid drops out of L Y, and so does the diagonal of Γ
-        Gamma = self._kernel(self._distances(tokens)) * (1 - np.eye(tokens.shape[-2]))
-        offset, exponent = centred(tokens)
+        offset, exponent = centred(tokens)  # L 1 = 0: the centroid drops out of L Y
         with np.errstate(over="ignore", invalid="ignore"):
-            LY = Gamma.sum(axis=-1)[..., None] * offset - Gamma @ offset
+            sums = self._sums(self._blocks(project(tokens, self.W), dtype), offset, self.pair_weights, diagonal=False)
+            LY = sums.degree * offset - sums.product
             gradient = LY if self.W is None else LY @ self.W @ self.W.T
             return as_dtype(np.ldexp(gradient, exponent) if exponent else gradient, dtype)
 
     def kernel(self, Y: ArrayLike) -> Output:
         """Γ_ij = m_ij ρ'(z_ij), the unnormalised attention, shape (..., n, n), diagonal included."""
         tokens, dtype = self._read(Y)
-        return as_dtype(self._kernel(self._distances(tokens)), dtype)
+        return as_dtype(self._kernel(self._distances(tokens), self.pair_weights), dtype)
 
     def weights(self, Y: ArrayLike) -> Output:
         """A = D⁻¹ Γ, shape (..., n, n): rows sum to 1; a token without any weight attends to itself."""
@@ -104,12 +116,16 @@ class AttentionEnergy:
         (tokens, _), (moved, _) = self._read(Y), self._read(Y_new, "Y_new")
         if moved.shape[-2:] != tokens.shape[-2:]:
             raise ValueError(f"Y_new: expected the shape of Y, {tokens.shape}, got shape {moved.shape}")
-        Z, Z_new = self._distances(tokens), self._distances(moved)
-        Gamma = self._kernel(Z)
+        tokens, moved = np.broadcast_arrays(tokens, moved)
+        change = np.zeros(self._batch(tokens))
         with np.errstate(over="ignore", invalid="ignore"):
-            # ½ Tr S Yᵀ L Y = Σ_{i<j} Γ_ij z_ij; where z overflows, so does E(Y), or Γ is 0
-            change = np.where((Gamma == 0) | np.isinf(Z), 0.0, Gamma * (Z_new - Z))
-            return self._energy(Z) + change.sum(axis=(-2, -1)) / 2
+            U, U_new = project(tokens, self.W), project(moved, self.W)
+            for block, new in zip(self._blocks(U), self._blocks(U_new), strict=True):
+                # ½ Tr S Yᵀ L Y = Σ_{i<j} Γ_ij z_ij; where z overflows, so does E(Y), or Γ is 0
+                Gamma = self._kernel(block.Z, _part(self.pair_weights, block))
+                moves = np.where((Gamma == 0) | np.isinf(block.Z), 0.0, Gamma * (new.Z - block.Z))
+                change += sum_of_pairs(block, moves)
+            return self._energy(self._blocks(U), change.shape) + change
 
     def step(self, Y: ArrayLike, alpha: float = 1.0) -> Output:
         """Y⁺ = Y − α D⁻¹ L Y = (1 − α) Y + α A Y, shape (..., n, d).
@@ -119,12 +135,12 @@ class AttentionEnergy:
         """
         alpha = read_number(alpha, "alpha", "[0, inf)")
         tokens, dtype = self._read(Y)
-        A = self._weights(self._distances(tokens))
         offset, exponent = centred(tokens)
+        A = self._means(project(tokens, self.W), offset, dtype)
         with np.errstate(over="ignore"):
-            moved = np.ldexp(tokens, -exponent) - alpha * (offset - A @ offset)
+            moved = np.ldexp(tokens, -exponent) - alpha * (offset - A.mean)
             moved = np.ldexp(moved, exponent)
-        if alpha <= 1 and tokens.shape[-2] and (A >= 0).all():
+        if alpha <= 1 and tokens.shape[-2] and A.smallest >= 0:
             # the exact result lies in the box that the tokens span: rounding must not leave it (nor the orthant)
             moved = np.clip(moved, tokens.min(axis=-2, keepdims=True), tokens.max(axis=-2, keepdims=True))
         return as_dtype(moved, dtype)
@@ -146,23 +162,18 @@ class AttentionEnergy:
             raise ValueError(f"rho: expected a penalty with a second derivative, {self.rho.name!r} has none")
         alpha = read_number(alpha, "alpha", "[0, inf)")
         tokens, dtype = self._read(Y)
-        U, rest, exponent = project(tokens, self.W)
-        Z = half_squared_distances(U, rest, exponent)
-        A = self._weights(Z)
-        V = read_cotangent(cotangent, (*A.shape[:-1], tokens.shape[-1]))
+        V = read_cotangent(cotangent, (*self._batch(tokens), *tokens.shape[-2:]))
+        U = project(tokens, self.W)
         # only differences of tokens and of U matter: each is taken from its centroid, and scaled so that no product
         # of the three factors overflows before the last
         offset, e = centred(tokens)
         (v, e_v), (y, e_y) = unit(V), unit(offset)
-        u, e_u = unit(centred(U)[0] + (0.0 if rest is None else rest))
-        G = v @ np.swapaxes(y, -1, -2) - (v * (A @ y)).sum(axis=-1, keepdims=True)
-        Q = alpha * self._curvatures(Z, A) * G
-        R = Q + np.swapaxes(Q, -1, -2)
-        U_bar = R.sum(axis=-1, keepdims=True) * u - R @ u
+        u, e_u = unit(centred(U.high)[0] + (0.0 if U.low is None else U.low))
+        U_bar, AtV = self._vjp_of_weights(U, alpha, v, y, u)
         w = np.eye(tokens.shape[-1]) if self.W is None else self.W
-        e_bar = e_v + e_y + e + e_u + (0 if exponent is None else exponent)
+        e_bar = e_v + e_y + e + e_u + (0 if U.exponent is None else U.exponent)
         with np.errstate(over="ignore", invalid="ignore"):
-            through_A = (1 - alpha) * V + alpha * (np.swapaxes(A, -1, -2) @ V)
+            through_A = (1 - alpha) * V + alpha * np.ldexp(AtV, e_v)
             Y_bar = through_A + np.ldexp(U_bar @ w.T, e_bar)
             W_bar = np.ldexp(np.swapaxes(y, -1, -2) @ U_bar, e_bar + e_y + e)
             W_bar = W_bar.sum(axis=tuple(range(W_bar.ndim - 2)))
@@ -172,9 +183,9 @@ class AttentionEnergy:
         """½ Tr S Δᵀ (2 D / α − L) Δ with Δ = Y⁺ − Y, shape (...): for concave ρ the step lowers E by at least this."""
         tokens, alpha = self._read(Y)[0], read_number(alpha, "alpha", "[0, inf)")
         Delta = self.step(tokens, alpha) - tokens
-        Gamma = self._kernel(self._distances(tokens))
         moved = Delta if self.W is None else Delta @ self.W
-        along = (2 / alpha - 1 if alpha else 0.0) * Gamma.sum(axis=-1)[..., None] * moved + Gamma @ moved
+        sums = self._sums(self._blocks(project(tokens, self.W)), moved, self.pair_weights)
+        along = (2 / alpha - 1 if alpha else 0.0) * sums.degree * moved + sums.product
         return 0.5 * (moved * along).sum(axis=(-2, -1))
 
     def max_alpha(self, Y: ArrayLike) -> Any:
@@ -197,7 +208,8 @@ class AttentionEnergy:
     def half_curvature(self, Y: ArrayLike) -> FloatArray:
         """‖S‖₂ d_i, shape (..., n): Σ_i M_i ‖δ_i‖² with these M_i bounds ½ Tr S δᵀ L δ for every δ, as L ⪯ 2 D."""
         tokens, _ = self._read(Y)
-        return np.asarray(self.spectral_norm * self._kernel(self._distances(tokens)).sum(axis=-1))
+        sums = self._sums(self._blocks(project(tokens, self.W)), tokens[..., :0], self.pair_weights)
+        return self.spectral_norm * sums.degree[..., 0]
 
     @functools.cached_property
     def spectral_norm(self) -> float:
@@ -223,48 +235,140 @@ class AttentionEnergy:
                 raise ValueError(f"pair_weights: expected shape {expected}, got shape {m.shape} for Y {tokens.shape}")
         return tokens, dtype
 
+    def _batch(self, tokens: FloatArray) -> tuple[int, ...]:
+        m = () if self.pair_weights is None else self.pair_weights.shape[:-2]
+        return np.broadcast_shapes(m, tokens.shape[:-2])
+
     def _distances(self, tokens: FloatArray) -> FloatArray:
-        return half_squared_distances(*project(tokens, self.W))
+        """z_ij, all of them: for the methods that return a matrix."""
+        Z = np.empty((*tokens.shape[:-1], tokens.shape[-2]))
+        for block in self._blocks(project(tokens, self.W)):
+            Z[..., block.rows, block.columns] = block.Z
+            Z[..., block.columns, block.rows] = np.swapaxes(block.Z, -1, -2)
+        return Z
 
-    def _energy(self, Z: FloatArray) -> Any:
+    def _blocks(self, U: Projection, dtype: Any = np.float64) -> Iterator[Block]:
+        """z_ij in blocks; in float32 where the tokens are, are many, and are of a size whose square float32 holds."""
+        single = dtype == np.float32 and self.pair_weights is None and np.abs(U.high).max(initial=0.0) < _LARGE_SINGLE
+        return distance_blocks(U, self._harmless, bool(single))
+
+    def _harmless(self, delta: float, z: float) -> bool:
+        """Whether errors δ in distances up to z leave ρ' to about δ / z: a convex ρ' changes most at 0."""
+        at_0, at_delta, at_z = np.broadcast_to(self.rho.derivative(np.array([0.0, 2 * delta, z])), 3)
+        return bool(self.rho.bernstein) and bool((at_0 - at_delta) * z <= 8 * delta * at_z)
+
+    def _energy(self, blocks: Iterator[Block], batch: tuple[int, ...]) -> Any:
         """Σ_{i<j} m_ij ρ(z_ij)."""
-        R = np.array(np.broadcast_to(self.rho.value(Z), Z.shape), dtype=np.float64)
-        if np.isnan(R).any():
-            raise ValueError(f"rho: expected real values, {self.rho.name!r} is nan at z = {Z[np.isnan(R)][0]:g}")
-        if self.pair_weights is not None:
-            with np.errstate(invalid="ignore"):
-                R = np.where(self.pair_weights == 0, 0.0, self.pair_weights * R)
-        index = np.arange(R.shape[-1])
-        R[..., index, index] = 0.0
-        return R.sum(axis=(-2, -1)) / 2
+        total = np.zeros(batch)
+        for block in blocks:
+            R = np.array(np.broadcast_to(self.rho.value(block.Z), block.Z.shape), dtype=block.Z.dtype)
+            m = _part(self.pair_weights, block)
+            if m is not None:
+                with np.errstate(invalid="ignore"):
+                    R = np.where(m == 0, 0.0, m * R)
+            _set_diagonal(R, block, 0.0)
+            pairs = sum_of_pairs(block, R)
+            if np.isnan(pairs).any():
+                z = block.Z[np.isnan(np.broadcast_to(self.rho.value(block.Z), block.Z.shape))]
+                raise ValueError(f"rho: expected real values, {self.rho.name!r} is nan at z = {z[0]:g}")
+            total += pairs
+        return total[()]
 
-    def _kernel(self, Z: FloatArray) -> FloatArray:
+    def _kernel(self, Z: FloatArray, m: FloatArray | None) -> FloatArray:
         """Γ_ij = m_ij ρ'(z_ij)."""
-        Gamma = np.array(np.broadcast_to(self.rho.derivative(Z), Z.shape), dtype=np.float64)
+        Gamma = np.array(np.broadcast_to(self.rho.derivative(Z), Z.shape), dtype=Z.dtype)
         if not np.isfinite(Gamma).all():
             z = Z[~np.isfinite(Gamma)][0]
             raise ValueError(f"rho: expected a finite derivative, {self.rho.name!r} has another at z = {z:g}")
-        return np.asarray(Gamma if self.pair_weights is None else self.pair_weights * Gamma)
+        return np.asarray(Gamma if m is None else m * Gamma)
 
-    def _weights(self, Z: FloatArray) -> FloatArray:
-        """A = D⁻¹ Γ."""
-        Gamma = self._kernel(Z)
+    def _sums(self, blocks: Iterator[Block], M: FloatArray, m: FloatArray | None, diagonal: bool = True) -> _Sums:
+        """Γ M and Γ 1, for pair weights m; ``diagonal=False`` takes the diagonal of Γ as 0."""
+        M = np.concatenate([M, np.ones((*M.shape[:-1], 1))], axis=-1)
+        batch = np.broadcast_shapes(() if m is None else m.shape[:-2], M.shape[:-2])
+        total, smallest = np.zeros((*batch, *M.shape[-2:])), 0.0
+        for block in blocks:
+            Gamma = self._kernel(block.Z, _part(m, block))
+            if not diagonal:
+                _set_diagonal(Gamma, block, 0.0)
+            M = M.astype(Gamma.dtype, copy=False)
+            add_symmetric_product(total, block, Gamma, M)
+            smallest = min(smallest, float(Gamma.min(initial=0.0)))
+        return _Sums(total[..., :-1], total[..., -1:], smallest)
+
+    def _means(self, U: Projection, M: FloatArray, dtype: Any = np.float64) -> _Means:
+        """A M. Rows whose degree is 0, underflows or overflows are formed one by one."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = self._sums(self._blocks(U, dtype), M, self.pair_weights)
+        tiny = _TINY if self.rho.log_derivative is not None else 0.0
+        size = np.abs(sums.degree)
+        lost = (size <= (_TINY_SINGLE if dtype == np.float32 else tiny)) | (size >= _HUGE)
+        mean = np.where(lost, 0.0, sums.product / np.where(lost, 1.0, sums.degree))
+        for rows, A in self._lost_rows(U, lost):
+            mean[..., rows, :] = np.where(lost[..., rows, :], A @ M, mean[..., rows, :])
+        return _Means(mean, sums.degree, lost, sums.smallest)
+
+    def _lost_rows(self, U: Projection, lost: Any) -> Iterator[tuple[NDArray[np.intp], FloatArray]]:
+        """(i, A_i) for the rows that are lost in any of the batch, some at a time."""
+        index = np.flatnonzero(lost.any(axis=tuple(range(lost.ndim - 2)))[..., 0])
+        at_once = max(1, BLOCK // max(1, lost.size))
+        for start in range(0, len(index), at_once):
+            rows = index[start : start + at_once]
+            yield rows, self._weights(half_squared_distances(*U, rows), rows)
+
+    def _weights(self, Z: FloatArray, rows: Any = _ALL) -> FloatArray:
+        """A = D⁻¹ Γ, these rows of it."""
+        m = None if self.pair_weights is None else self.pair_weights[..., rows, :]
+        Gamma = self._kernel(Z, m)
         with np.errstate(over="ignore"):
             degree = Gamma.sum(axis=-1, keepdims=True)
-        if np.isinf(degree).any():  # A does not depend on the scale of m
+        if np.isinf(degree).any():  # A does not depend on the scale of Γ
             Gamma = Gamma / Z.shape[-1]
             degree = Gamma.sum(axis=-1, keepdims=True)
         if self.rho.log_derivative is not None and (np.abs(degree) < _TINY).any():
-            Gamma = self._scaled_kernel(Z)
+            Gamma = self._from_logarithms(Z, m)
             degree = Gamma.sum(axis=-1, keepdims=True)
         A = Gamma / np.where(degree == 0, 1.0, degree)
-        return np.asarray(A + np.eye(Z.shape[-1]) * (degree == 0))
+        return np.asarray(A + np.eye(Z.shape[-1])[rows] * (degree == 0))
 
-    def _curvatures(self, Z: FloatArray, A: FloatArray) -> FloatArray:
-        """C_ij = m_ij ρ''(z_ij) / d_i, as A_ij (log ρ')'(z_ij) where the degrees underflow.
+    def _from_logarithms(self, Z: FloatArray, m: FloatArray | None) -> FloatArray:
+        """Γ with each row divided by its largest entry, from log Γ."""
+        assert self.rho.log_derivative is not None
+        with np.errstate(divide="ignore"):
+            logarithm = np.asarray(self.rho.log_derivative(Z)) + (0.0 if m is None else np.log(m))
+        largest = logarithm.max(axis=-1, keepdims=True, initial=-np.inf)
+        return np.asarray(np.exp(logarithm - np.where(np.isfinite(largest), largest, 0.0)))
 
-        It is set to 0 where u_i = u_j, as it is multiplied by u_i − u_j, and where z overflows, which is the limit.
-        """
+    def _vjp_of_weights(
+        self, U: Projection, alpha: float, v: FloatArray, y: FloatArray, u: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """(diag(R 1) − R) u and Aᵀ v, for tokens y and the cotangent v, as ``vjp`` defines R."""
+        A, m = self._means(U, y), self.pair_weights
+        s = (v * A.mean).sum(axis=-1, keepdims=True)
+        inverse = np.where(A.lost, 0.0, 1 / np.where(A.lost, 1.0, A.degree))
+        y = np.broadcast_to(y, v.shape)
+        one = np.ones_like(s)
+        # G_ij / d_i + G_ji / d_j is one product
+        left = np.concatenate([inverse * v, y, -inverse * s, one], axis=-1)
+        right = np.concatenate([y, inverse * v, one, -inverse * s], axis=-1)
+        u1 = np.concatenate([np.broadcast_to(u, (*v.shape[:-1], u.shape[-1])), one], axis=-1)
+        Ru, Atv = np.zeros_like(u1), np.zeros_like(v)
+        for block in self._blocks(U):
+            part = _part(m, block)
+            G = left[..., block.rows, :] @ np.swapaxes(right[..., block.columns, :], -1, -2)
+            add_symmetric_product(Ru, block, alpha * self._curvatures(block.Z, part) * G, u1)
+            add_symmetric_product(Atv, block, self._kernel(block.Z, part), inverse * v)
+        for rows, weights in self._lost_rows(U, A.lost):
+            weights = np.where(A.lost[..., rows, :], weights, 0.0)
+            Atv += np.swapaxes(weights, -1, -2) @ v[..., rows, :]
+            C = weights * self._relative_slopes(half_squared_distances(*U, rows))
+            Q = alpha * C * (v[..., rows, :] @ np.swapaxes(y, -1, -2) - s[..., rows, :])
+            Ru[..., rows, :] += Q @ u1
+            Ru += np.swapaxes(Q, -1, -2) @ u1[..., rows, :]
+        return Ru[..., -1:] * u - Ru[..., :-1], Atv
+
+    def _curvatures(self, Z: FloatArray, m: FloatArray | None) -> FloatArray:
+        """m_ij ρ''(z_ij); 0 where u_i = u_j, as it is multiplied by u_i − u_j, and where z overflows: the limit."""
         assert self.rho.second_derivative is not None
         idle = (Z == 0) | np.isinf(Z)
         z = np.where(idle, 1.0, Z)
@@ -272,14 +376,16 @@ class AttentionEnergy:
         if not np.isfinite(second).all():
             at = z[~np.isfinite(second)][0]
             raise ValueError(f"rho: expected a finite second derivative, {self.rho.name!r} has another at z = {at:g}")
-        # C does not depend on the scale of m: divided by n, no degree overflows
-        m = (np.ones_like(Z) if self.pair_weights is None else self.pair_weights) / max(Z.shape[-1], 1)
-        degree = (m * self.rho.derivative(Z)).sum(axis=-1, keepdims=True)
-        C = np.where(degree == 0, 0.0, m * second / np.where(degree == 0, 1.0, degree))
-        lost = (np.abs(degree) < _TINY) & (A != 0) & ~idle
+        return np.asarray(second if m is None else m * second)
+
+    def _relative_slopes(self, Z: FloatArray) -> FloatArray:
+        """ρ''(z) / ρ'(z), finite where both underflow; 0 where ``_curvatures`` is."""
+        second, first = self._curvatures(Z, None), self._kernel(Z, None)
+        slopes = second / np.where(first == 0, 1.0, first)
+        lost = (np.abs(first) < _TINY) & (Z != 0) & ~np.isinf(Z)
         if self.rho.log_derivative is not None and lost.any():
-            C = np.where(lost, A * self._log_slope(z), C)
-        return np.asarray(C)
+            slopes = np.where(lost, self._log_slope(np.where(lost, Z, 1.0)), slopes)
+        return np.asarray(slopes)
 
     @functools.cached_property
     def _log_slope(self) -> Function:
@@ -292,14 +398,31 @@ class AttentionEnergy:
         slope = self.rho.expr.diff(z)
         return formula.vectorised(sympy.simplify(slope.diff(z) / slope), z)
 
-    def _scaled_kernel(self, Z: FloatArray) -> FloatArray:
-        """Γ with each row divided by its largest entry, from log Γ."""
-        assert self.rho.log_derivative is not None
-        with np.errstate(divide="ignore"):
-            m = np.zeros(()) if self.pair_weights is None else np.log(self.pair_weights)
-        logarithm = m + np.asarray(self.rho.log_derivative(Z))
-        largest = logarithm.max(axis=-1, keepdims=True, initial=-np.inf)
-        return np.asarray(np.exp(logarithm - np.where(np.isfinite(largest), largest, 0.0)))
+
+class _Sums(NamedTuple):
+    """Γ M (..., n, c), Γ 1 (..., n, 1), and the smallest entry of Γ, or 0."""
+
+    product: FloatArray
+    degree: FloatArray
+    smallest: float
+
+
+class _Means(NamedTuple):
+    """A M (..., n, c), Γ 1, the rows that are not Γ over it (..., n, 1), and the smallest entry of Γ, or 0."""
+
+    mean: FloatArray
+    degree: FloatArray
+    lost: Any
+    smallest: float
+
+
+def _part(m: FloatArray | None, block: Block) -> FloatArray | None:
+    return None if m is None else m[..., block.rows, block.columns]
+
+
+def _set_diagonal(G: FloatArray, block: Block, value: float) -> None:
+    index = np.arange(block.beyond)
+    G[..., index, index] = value
 
 
 def _read_map(W: ArrayLike) -> FloatArray:

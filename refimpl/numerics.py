@@ -9,7 +9,8 @@ from differences of tokens, never from the Gram matrix, whose products cancel.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +19,11 @@ FloatArray = NDArray[np.float64]
 Output = NDArray[np.floating[Any]]
 
 EPS = float(np.finfo(np.float64).eps)
-# The size of the blocks that distances are computed in: 2^17 float64 values, which fit a level-2 cache.
-_BLOCK = 1 << 17
+# The size of the blocks that pairs are taken in: 2^18 float64 values, which fit a level-2 cache.
+BLOCK = 1 << 18
+# Up to so many n² k, differences cost less than what products need besides.
+_SMALL = 1 << 16
+_ALL = slice(None)
 # Magnitudes above 2^400 are scaled down exactly (by a power of two) before they are multiplied or split.
 _LARGE_EXPONENT = 400
 
@@ -44,7 +48,7 @@ def read_array(value: ArrayLike, name: str, shape: str, ndim: int | None = None)
         raise TypeError(f"{name}: expected real numbers (float64 or float32), got {_described(array)}")
     if ndim is not None and array.ndim < ndim:
         raise ValueError(f"{name}: expected shape {shape}, got shape {array.shape}")
-    array = array.astype(np.float64)
+    array = array.astype(np.float64, order="C")
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ValueError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
@@ -114,7 +118,15 @@ def _scaled(M: FloatArray) -> tuple[FloatArray, Exponent]:
     return np.ldexp(M, -e), e
 
 
-def project(Y: FloatArray, W: FloatArray | None) -> tuple[FloatArray, FloatArray | None, Exponent]:
+class Projection(NamedTuple):
+    """U = (high + low) 2^exponent, rows u_i."""
+
+    high: FloatArray
+    low: FloatArray | None
+    exponent: Exponent
+
+
+def project(Y: FloatArray, W: FloatArray | None) -> Projection:
     """U = Y W as (high, low, exponent): U = (high + low) 2^exponent, to about 2⁻⁹⁵ of |Y| |W|.
 
     Y is (..., n, d) and W is (d, k); high and low are (..., n, k) and exponent is (..., 1, 1). ``low`` is None where
@@ -124,7 +136,7 @@ def project(Y: FloatArray, W: FloatArray | None) -> tuple[FloatArray, FloatArray
     """
     Y, exponent = _scaled(Y)
     if W is None:
-        return Y, None, exponent
+        return Projection(Y, None, exponent)
     W, exponent_W = _scaled(W)
     if exponent_W is not None:
         exponent = exponent_W if exponent is None else exponent + exponent_W
@@ -137,36 +149,159 @@ def project(Y: FloatArray, W: FloatArray | None) -> tuple[FloatArray, FloatArray
     high, error = _two_sum(high, Y2 @ W1)
     high, rest = _two_sum(high, Y1 @ (W - W1 - W2) + Y2 @ (W - W1) + (Y - Y1 - Y2) @ W)
     high, low = _two_sum(high, low + error + rest)
-    return high, low, exponent
+    return Projection(high, low, exponent)
 
 
-def half_squared_distances(high: FloatArray, low: FloatArray | None, exponent: Exponent = None) -> FloatArray:
-    """z_ij = ½ ‖u_i − u_j‖² (..., n, n) from ``project``: symmetric, zero diagonal, inf where it overflows.
+def half_squared_distances(
+    high: FloatArray, low: FloatArray | None, exponent: Exponent = None, rows: Any = _ALL, columns: Any = _ALL
+) -> FloatArray:
+    """z_ij = ½ ‖u_i − u_j‖² (..., rows, columns) from ``project``, by differences: 0 where u_i = u_j, inf for overflow.
 
-    The differences are formed a block of rows and a feature at a time, so that no (n, n, k) array exists.
+    The differences are formed some rows at a time, so that no (n, n, k) array exists.
     """
-    n, k = high.shape[-2:]
-    Z = np.zeros((*high.shape[:-1], n))
-    rows = max(1, _BLOCK // max(1, Z.size // max(n, 1)))
-    # (..., k, n): a feature is then a contiguous row
-    columns = [np.ascontiguousarray(np.swapaxes(part, -1, -2)) for part in (high, low) if part is not None]
+    parts = [part for part in (high, low) if part is not None]
+    left, right = ([part[..., index, :] for part in parts] for index in (rows, columns))
+    Z = np.empty((*left[0].shape[:-1], right[0].shape[-2]))
+    at_once = max(1, BLOCK * Z.shape[-2] // max(1, Z.size * high.shape[-1]))
     with np.errstate(over="ignore", under="ignore"):
-        for start in range(0, n, rows):
-            block = slice(start, start + rows)
-            for feature in range(k):
-                difference = _outer_difference(columns[0][..., feature, :], block)
-                if low is not None:
-                    difference += _outer_difference(columns[1][..., feature, :], block)
-                if exponent is not None:
-                    difference = np.ldexp(difference, exponent)
-                difference *= difference
-                Z[..., block, :] += difference
+        for start in range(0, Z.shape[-2], at_once):
+            some = slice(start, start + at_once)
+            u = left[0][..., some, None, :] - right[0][..., None, :, :]
+            if low is not None:
+                u += left[1][..., some, None, :] - right[1][..., None, :, :]
+            if exponent is not None:
+                u = np.ldexp(u, exponent[..., None])
+            Z[..., some, :] = np.einsum("...k,...k->...", u, u)
         Z *= 0.5
     return Z
 
 
-def _outer_difference(u: FloatArray, block: slice) -> FloatArray:
-    return np.asarray(u[..., block, None] - u[..., None, :])
+class Block(NamedTuple):
+    """z_ij for i in ``rows`` and j in ``columns``; blocks cover the pairs i ≤ j.
+
+    Columns from ``beyond`` on, an index into the block, lie after all of its rows: there the block stands for its
+    transpose as well. Those before ``beyond`` are a square on the diagonal.
+    """
+
+    rows: slice
+    columns: slice
+    beyond: int
+    Z: FloatArray
+
+
+def distance_blocks(U: Projection, harmless: Callable[[float, float], bool], single: bool = False) -> Iterator[Block]:
+    """z_ij = ½ ‖u_i − u_j‖² of U from ``project``, in blocks: as accurate as by differences, at the speed of products.
+
+    u_i, taken from the centroid, is a multiple of 2⁻²⁵ R, R the largest ‖u_i‖, and a rest. What the multiples
+    contribute to z_ij is a product of matrices without any rounding error, in whatever order it sums; the terms with
+    a rest are 2⁻²⁵ as large, and so is their error (Ozaki, Ogita, Oishi, Rump, 2012). So z_ij is right to its last
+    bit and δ = (5 k + 8) √k 2⁻²⁵ EPS R². Where δ is more than 2⁻⁴⁶ z_ij, and unless ``harmless(δ, 2⁴⁶ δ)`` says that
+    an error δ in distances up to the second number does not matter, z_ij is formed again by differences.
+
+    ``single`` asks for no more than float32 holds: one product, δ = (1.5 k + 4) EPS R² against 2⁻²⁶, and Z in float32.
+
+    Derivation: ``derivations/08_rounding.md``.
+    """
+    n = U.high.shape[-2]
+    area = max(BLOCK // max(math.prod(U.high.shape[:-2]), 1), 1)
+    tall = n if n * n <= area else max(math.isqrt(area) // 2, 1)
+    factors, close = None, None
+    if differences_are_cheap(U):
+        single = False
+    else:
+        factors, delta = _gram_factors(U, single)
+        close = delta * (2.0**26 if single else 2.0**46)
+        if harmless(float(delta.max()), float(close.max())):
+            close = None
+    for top in range(0, n, tall or 1):
+        rows = slice(top, min(top + tall, n))
+        for left in range(top, n, 4 * tall):
+            columns = slice(left, min(left + 4 * tall, n))
+            Z = half_squared_distances(*U, rows, columns) if factors is None else _gram(factors, rows, columns)
+            if close is not None:
+                Z = _near_pairs_by_differences(Z, np.less(Z, close), U, rows, columns)
+            elif left == top and factors is not None:
+                _fill_diagonal(Z, rows)
+            yield Block(rows, columns, max(rows.stop - left, 0), Z.astype(np.float32) if single else Z)
+
+
+def differences_are_cheap(U: Projection) -> bool:
+    """Whether ``distance_blocks`` takes differences, because there are few or because they could overflow."""
+    n, k = U.high.shape[-2:]
+    return n * n * k <= _SMALL or U.exponent is not None
+
+
+def _gram_factors(U: Projection, single: bool) -> tuple[list[tuple[FloatArray, FloatArray]], FloatArray]:
+    """Pairs (P, Q) with z_ij = Σ (P Qᵀ)_ij, and the bound δ (..., 1, 1) of ``distance_blocks``."""
+    k = U.high.shape[-1]
+    u, rest = _two_sum(U.high, -U.high.mean(axis=-2, keepdims=True))
+    if U.low is not None:
+        rest = rest + U.low
+    R2 = np.einsum("...k,...k->...", u, u).max(axis=-1)[..., None, None]
+    if single:
+        u = u + rest
+        half = 0.5 * np.einsum("...k,...k->...", u, u)
+        return [(_joined(u, half, 1.0), _joined(-u, 1.0, half))], (1.5 * k + 4) * EPS * R2
+    grid = np.ldexp(1.0, np.frexp(np.sqrt(R2))[1] - 25)
+    multiple = np.rint(u / grid) * grid
+    rest = (u - multiple) + rest
+    half = 0.5 * np.einsum("...k,...k->...", multiple, multiple)
+    half_rest = np.einsum("...k,...k->...", multiple + 0.5 * rest, rest)
+    return [
+        (_joined(multiple, half, 1.0), _joined(-multiple, 1.0, half)),
+        (_joined(multiple, rest, half_rest, 1.0), _joined(-rest, -(multiple + rest), 1.0, half_rest)),
+    ], (5 * k + 8) * math.sqrt(k) * 2.0**-25 * EPS * R2
+
+
+def _joined(M: FloatArray, *columns: Any) -> FloatArray:
+    """The matrices and vectors side by side."""
+    parts = [M]
+    for column in columns:
+        whole = np.ndim(column) == M.ndim
+        parts.append(column if whole else np.broadcast_to(column, M.shape[:-1])[..., None])
+    return np.concatenate(parts, axis=-1)
+
+
+def _gram(factors: list[tuple[FloatArray, FloatArray]], rows: slice, columns: slice) -> FloatArray:
+    (P, Q), *others = factors
+    Z = P[..., rows, :] @ np.swapaxes(Q[..., columns, :], -1, -2)
+    for P, Q in others:
+        Z += P[..., rows, :] @ np.swapaxes(Q[..., columns, :], -1, -2)
+    return np.maximum(Z, 0.0, out=Z)
+
+
+def _fill_diagonal(Z: FloatArray, rows: slice) -> None:
+    index = np.arange(rows.stop - rows.start)
+    Z[..., index, index] = 0.0
+
+
+def _near_pairs_by_differences(
+    Z: FloatArray, near: NDArray[np.bool_], U: Projection, rows: slice, columns: slice
+) -> FloatArray:
+    """Z with the pairs ``near`` formed again by differences, or all of it where they are many."""
+    count = np.count_nonzero(near)
+    if 8 * count > near.size:
+        return half_squared_distances(*U, rows, columns)
+    *batch, i, j = np.nonzero(near)
+    u = U.high[(*batch, i + rows.start)] - U.high[(*batch, j + columns.start)]
+    if U.low is not None:
+        u += U.low[(*batch, i + rows.start)] - U.low[(*batch, j + columns.start)]
+    Z[near] = 0.5 * np.einsum("ij,ij->i", u, u)
+    return Z
+
+
+def add_symmetric_product(total: FloatArray, block: Block, G: FloatArray, M: FloatArray) -> None:
+    """Add to ``total`` (..., n, c) what ``block`` contributes to G M, for the symmetric G (..., n, n) given on it."""
+    total[..., block.rows, :] += G @ M[..., block.columns, :]
+    if block.beyond < G.shape[-1]:
+        later = slice(block.columns.start + block.beyond, block.columns.stop)
+        total[..., later, :] += np.swapaxes(G[..., block.beyond :], -1, -2) @ M[..., block.rows, :]
+
+
+def sum_of_pairs(block: Block, G: FloatArray) -> Any:
+    """What ``block`` contributes to Σ_{i<j} G_ij, in float64, for a symmetric G with a zero diagonal."""
+    by_row = 0.5 * G[..., : block.beyond].sum(axis=-1) + G[..., block.beyond :].sum(axis=-1)
+    return by_row.sum(axis=-1, dtype=np.float64)
 
 
 def centred(Y: FloatArray) -> tuple[FloatArray, int]:

@@ -121,7 +121,7 @@ def test_blocks_do_not_change_distances(monkeypatch):
     rng = np.random.default_rng(2)
     Y, W = rng.normal(size=(2, 37, 5)), rng.normal(size=(5, 4))
     whole = half_squared_distances(*project(Y, W))
-    monkeypatch.setattr(refimpl.numerics, "_BLOCK", 200)
+    monkeypatch.setattr(refimpl.numerics, "BLOCK", 200)
     assert np.array_equal(half_squared_distances(*project(Y, W)), whole)
     for part, distances in zip(Y, whole, strict=True):
         assert np.array_equal(half_squared_distances(*project(part, W)), distances)
