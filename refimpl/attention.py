@@ -14,6 +14,7 @@ from .numerics import (
     BLOCK,
     Block,
     FloatArray,
+    Map,
     Output,
     Projection,
     add_symmetric_product,
@@ -26,6 +27,7 @@ from .numerics import (
     read_cotangent,
     read_number,
     read_tokens,
+    sliced,
     sum_of_pairs,
     summed_to,
     unit,
@@ -86,14 +88,14 @@ class AttentionEnergy:
     def value(self, Y: ArrayLike) -> Any:
         """E_attn(Y), shape (...), summed in float64 whatever the dtype of Y; inf where ρ(∞) = ∞ is reached."""
         tokens, dtype = self._read(Y)
-        return self._energy(self._blocks(project(tokens, self.W), dtype), self._batch(tokens))
+        return self._energy(self._blocks(self._project(tokens), dtype), self._batch(tokens))
 
     def gradient(self, Y: ArrayLike) -> Output:
         """∇E_attn(Y) = L Y S, shape (..., n, d)."""
         tokens, dtype = self._read(Y)
         offset, exponent = centred(tokens)  # L 1 = 0: the centroid drops out of L Y
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = self._sums(self._blocks(project(tokens, self.W), dtype), offset, self.pair_weights, diagonal=False)
+            sums = self._sums(self._blocks(self._project(tokens), dtype), offset, self.pair_weights, diagonal=False)
             LY = sums.degree * offset - sums.product
             gradient = LY if self.W is None else LY @ self.W @ self.W.T
             return as_dtype(np.ldexp(gradient, exponent) if exponent else gradient, dtype)
@@ -119,7 +121,7 @@ class AttentionEnergy:
         tokens, moved = np.broadcast_arrays(tokens, moved)
         change = np.zeros(self._batch(tokens))
         with np.errstate(over="ignore", invalid="ignore"):
-            U, U_new = project(tokens, self.W), project(moved, self.W)
+            U, U_new = self._project(tokens), self._project(moved)
             for block, new in zip(self._blocks(U), self._blocks(U_new), strict=True):
                 # ½ Tr S Yᵀ L Y = Σ_{i<j} Γ_ij z_ij; where z overflows, so does E(Y), or Γ is 0
                 Gamma = self._kernel(block.Z, _part(self.pair_weights, block))
@@ -136,13 +138,16 @@ class AttentionEnergy:
         alpha = read_number(alpha, "alpha", "[0, inf)")
         tokens, dtype = self._read(Y)
         offset, exponent = centred(tokens)
-        A = self._means(project(tokens, self.W), offset, dtype)
-        with np.errstate(over="ignore"):
-            moved = np.ldexp(tokens, -exponent) - alpha * (offset - A.mean)
-            moved = np.ldexp(moved, exponent)
+        A = self._means(self._project(tokens), offset, dtype)
+        if exponent:
+            with np.errstate(over="ignore"):
+                moved = np.ldexp(np.ldexp(tokens, -exponent) - alpha * (offset - A.mean), exponent)
+        else:
+            moved = tokens - alpha * (offset - A.mean)
         if alpha <= 1 and tokens.shape[-2] and A.smallest >= 0:
             # the exact result lies in the box that the tokens span: rounding must not leave it (nor the orthant)
-            moved = np.clip(moved, tokens.min(axis=-2, keepdims=True), tokens.max(axis=-2, keepdims=True))
+            moved = np.maximum(moved, tokens.min(axis=-2, keepdims=True))
+            moved = np.minimum(moved, tokens.max(axis=-2, keepdims=True))
         return as_dtype(moved, dtype)
 
     def vjp(self, Y: ArrayLike, cotangent: ArrayLike, alpha: float = 1.0) -> AttentionVjp:
@@ -163,7 +168,7 @@ class AttentionEnergy:
         alpha = read_number(alpha, "alpha", "[0, inf)")
         tokens, dtype = self._read(Y)
         V = read_cotangent(cotangent, (*self._batch(tokens), *tokens.shape[-2:]))
-        U = project(tokens, self.W)
+        U = self._project(tokens)
         # only differences of tokens and of U matter: each is taken from its centroid, and scaled so that no product
         # of the three factors overflows before the last
         offset, e = centred(tokens)
@@ -184,7 +189,7 @@ class AttentionEnergy:
         tokens, alpha = self._read(Y)[0], read_number(alpha, "alpha", "[0, inf)")
         Delta = self.step(tokens, alpha) - tokens
         moved = Delta if self.W is None else Delta @ self.W
-        sums = self._sums(self._blocks(project(tokens, self.W)), moved, self.pair_weights)
+        sums = self._sums(self._blocks(self._project(tokens)), moved, self.pair_weights)
         along = (2 / alpha - 1 if alpha else 0.0) * sums.degree * moved + sums.product
         return 0.5 * (moved * along).sum(axis=(-2, -1))
 
@@ -208,7 +213,7 @@ class AttentionEnergy:
     def half_curvature(self, Y: ArrayLike) -> FloatArray:
         """‖S‖₂ d_i, shape (..., n): Σ_i M_i ‖δ_i‖² with these M_i bounds ½ Tr S δᵀ L δ for every δ, as L ⪯ 2 D."""
         tokens, _ = self._read(Y)
-        sums = self._sums(self._blocks(project(tokens, self.W)), tokens[..., :0], self.pair_weights)
+        sums = self._sums(self._blocks(self._project(tokens)), tokens[..., :0], self.pair_weights)
         return self.spectral_norm * sums.degree[..., 0]
 
     @functools.cached_property
@@ -239,10 +244,18 @@ class AttentionEnergy:
         m = () if self.pair_weights is None else self.pair_weights.shape[:-2]
         return np.broadcast_shapes(m, tokens.shape[:-2])
 
+    def _project(self, tokens: FloatArray) -> Projection:
+        """U = Y W."""
+        return project(tokens, self._map)
+
+    @functools.cached_property
+    def _map(self) -> Map | None:
+        return None if self.W is None else sliced(self.W)
+
     def _distances(self, tokens: FloatArray) -> FloatArray:
         """z_ij, all of them: for the methods that return a matrix."""
         Z = np.empty((*tokens.shape[:-1], tokens.shape[-2]))
-        for block in self._blocks(project(tokens, self.W)):
+        for block in self._blocks(self._project(tokens)):
             Z[..., block.rows, block.columns] = block.Z
             Z[..., block.columns, block.rows] = np.swapaxes(block.Z, -1, -2)
         return Z
@@ -252,32 +265,35 @@ class AttentionEnergy:
         single = dtype == np.float32 and self.pair_weights is None and np.abs(U.high).max(initial=0.0) < _LARGE_SINGLE
         return distance_blocks(U, self._harmless, bool(single))
 
-    def _harmless(self, delta: float, z: float) -> bool:
-        """Whether errors δ in distances up to z leave ρ' to about δ / z: a convex ρ' changes most at 0."""
-        at_0, at_delta, at_z = np.broadcast_to(self.rho.derivative(np.array([0.0, 2 * delta, z])), 3)
-        return bool(self.rho.bernstein) and bool((at_0 - at_delta) * z <= 8 * delta * at_z)
+    def _harmless(self, delta: float, epsilon: float) -> bool:
+        """Whether errors δ in z change ρ'(z) by at most ε of itself: a completely monotone ρ' changes most at 0."""
+        if not self.rho.bernstein:
+            return False
+        at_0, at_delta = np.broadcast_to(self.rho.derivative(np.array([0.0, delta])), 2)
+        return bool(at_0 - at_delta <= epsilon * at_0)
 
     def _energy(self, blocks: Iterator[Block], batch: tuple[int, ...]) -> Any:
         """Σ_{i<j} m_ij ρ(z_ij)."""
         total = np.zeros(batch)
         for block in blocks:
-            R = np.array(np.broadcast_to(self.rho.value(block.Z), block.Z.shape), dtype=block.Z.dtype)
+            R = _applied(self.rho.value, block.Z)
             m = _part(self.pair_weights, block)
             if m is not None:
                 with np.errstate(invalid="ignore"):
                     R = np.where(m == 0, 0.0, m * R)
-            _set_diagonal(R, block, 0.0)
+            if block.beyond:
+                R = _without_diagonal(R, block)
             pairs = sum_of_pairs(block, R)
             if np.isnan(pairs).any():
-                z = block.Z[np.isnan(np.broadcast_to(self.rho.value(block.Z), block.Z.shape))]
+                z = block.Z[np.isnan(_applied(self.rho.value, block.Z))]
                 raise ValueError(f"rho: expected real values, {self.rho.name!r} is nan at z = {z[0]:g}")
             total += pairs
         return total[()]
 
     def _kernel(self, Z: FloatArray, m: FloatArray | None) -> FloatArray:
         """Γ_ij = m_ij ρ'(z_ij)."""
-        Gamma = np.array(np.broadcast_to(self.rho.derivative(Z), Z.shape), dtype=Z.dtype)
-        if not np.isfinite(Gamma).all():
+        Gamma = _applied(self.rho.derivative, Z)
+        if not (Gamma.min(initial=0.0) > -np.inf and Gamma.max(initial=0.0) < np.inf):
             z = Z[~np.isfinite(Gamma)][0]
             raise ValueError(f"rho: expected a finite derivative, {self.rho.name!r} has another at z = {z:g}")
         return np.asarray(Gamma if m is None else m * Gamma)
@@ -289,8 +305,8 @@ class AttentionEnergy:
         total, smallest = np.zeros((*batch, *M.shape[-2:])), 0.0
         for block in blocks:
             Gamma = self._kernel(block.Z, _part(m, block))
-            if not diagonal:
-                _set_diagonal(Gamma, block, 0.0)
+            if block.beyond and not diagonal:
+                Gamma = _without_diagonal(Gamma, block)
             M = M.astype(Gamma.dtype, copy=False)
             add_symmetric_product(total, block, Gamma, M)
             smallest = min(smallest, float(Gamma.min(initial=0.0)))
@@ -303,6 +319,8 @@ class AttentionEnergy:
         tiny = _TINY if self.rho.log_derivative is not None else 0.0
         size = np.abs(sums.degree)
         lost = (size <= (_TINY_SINGLE if dtype == np.float32 else tiny)) | (size >= _HUGE)
+        if not lost.any():
+            return _Means(sums.product / sums.degree, sums.degree, lost, sums.smallest)
         mean = np.where(lost, 0.0, sums.product / np.where(lost, 1.0, sums.degree))
         for rows, A in self._lost_rows(U, lost):
             mean[..., rows, :] = np.where(lost[..., rows, :], A @ M, mean[..., rows, :])
@@ -420,9 +438,16 @@ def _part(m: FloatArray | None, block: Block) -> FloatArray | None:
     return None if m is None else m[..., block.rows, block.columns]
 
 
-def _set_diagonal(G: FloatArray, block: Block, value: float) -> None:
-    index = np.arange(block.beyond)
-    G[..., index, index] = value
+def _applied(function: Function, Z: FloatArray) -> FloatArray:
+    """function(Z), which may be a scalar, in Z's shape and dtype."""
+    values = np.asarray(function(Z), dtype=Z.dtype)
+    return values if values.shape == Z.shape else np.broadcast_to(values, Z.shape)
+
+
+def _without_diagonal(G: FloatArray, block: Block) -> FloatArray:
+    index, G = np.arange(block.beyond), G.copy()
+    G[..., index, index] = 0.0
+    return G
 
 
 def _read_map(W: ArrayLike) -> FloatArray:

@@ -19,11 +19,14 @@ FloatArray = NDArray[np.float64]
 Output = NDArray[np.floating[Any]]
 
 EPS = float(np.finfo(np.float64).eps)
-# The size of the blocks that pairs are taken in: 2^18 float64 values, which fit a level-2 cache.
-BLOCK = 1 << 18
+# The size of the blocks that pairs are taken in: 2^17 float64 values, which fit a level-2 cache.
+BLOCK = 1 << 17
 # Up to so many n² k, differences cost less than what products need besides.
 _SMALL = 1 << 16
 _ALL = slice(None)
+# Made and freed, this teaches glibc to keep arrays of up to 32 MB in the heap, where a block finds those of the last
+# one: fresh pages from the kernel would cost as much as the arithmetic on them.
+np.empty((1 << 22) - 1024)
 # Magnitudes above 2^400 are scaled down exactly (by a power of two) before they are multiplied or split.
 _LARGE_EXPONENT = 400
 
@@ -111,9 +114,9 @@ Exponent: TypeAlias = NDArray[np.intc] | None
 
 def _scaled(M: FloatArray) -> tuple[FloatArray, Exponent]:
     """M as (M', e) with M = M' 2^e exactly, e (..., 1, 1): matrices of large entries scaled to 1, the others as is."""
-    e = np.frexp(np.abs(M).max(axis=(-2, -1), keepdims=True, initial=0.0))[1]
-    if (e <= _LARGE_EXPONENT).all():
+    if np.abs(M).max(initial=0.0) < 2.0**_LARGE_EXPONENT:
         return M, None
+    e = np.frexp(np.abs(M).max(axis=(-2, -1), keepdims=True, initial=0.0))[1]
     e = np.where(e > _LARGE_EXPONENT, e, 0)
     return np.ldexp(M, -e), e
 
@@ -126,28 +129,43 @@ class Projection(NamedTuple):
     exponent: Exponent
 
 
-def project(Y: FloatArray, W: FloatArray | None) -> Projection:
+class Map(NamedTuple):
+    """W = whole 2^exponent, with two leading slices of it, of ``bits`` bits each."""
+
+    whole: FloatArray
+    first: FloatArray
+    second: FloatArray
+    exponent: Exponent
+    bits: int
+
+
+def sliced(W: FloatArray) -> Map:
+    """W (d, k) as ``project`` needs it: slices so short that products of two of them sum without rounding."""
+    W, exponent = _scaled(W)
+    bits = (53 - math.ceil(math.log2(max(W.shape[0], 1)))) // 2
+    first = _leading_bits(W, bits, axis=0)
+    return Map(W, first, _leading_bits(W - first, bits, axis=0), exponent, bits)
+
+
+def project(Y: FloatArray, W: Map | FloatArray | None) -> Projection:
     """U = Y W as (high, low, exponent): U = (high + low) 2^exponent, to about 2⁻⁹⁵ of |Y| |W|.
 
-    Y is (..., n, d) and W is (d, k); high and low are (..., n, k) and exponent is (..., 1, 1). ``low`` is None where
-    W is None (the identity), ``exponent`` where no scaling was needed.
-    Y and W are cut into two leading slices, short enough that products of slices sum without rounding, and a rest
+    Y is (..., n, d) and W is (d, k), ``sliced`` or not; high and low are (..., n, k) and exponent is (..., 1, 1).
+    ``low`` is None where W is None (the identity), ``exponent`` where no scaling was needed. Y is cut as W is
     (Ozaki, Ogita, Oishi, Rump, *Error-free transformations of matrix multiplication*, 2012).
     """
     Y, exponent = _scaled(Y)
     if W is None:
         return Projection(Y, None, exponent)
-    W, exponent_W = _scaled(W)
-    if exponent_W is not None:
-        exponent = exponent_W if exponent is None else exponent + exponent_W
-    bits = (53 - math.ceil(math.log2(max(W.shape[0], 1)))) // 2
-    Y1 = _leading_bits(Y, bits, axis=-1)
-    Y2 = _leading_bits(Y - Y1, bits, axis=-1)
-    W1 = _leading_bits(W, bits, axis=0)
-    W2 = _leading_bits(W - W1, bits, axis=0)
-    high, low = _two_sum(Y1 @ W1, Y1 @ W2)
-    high, error = _two_sum(high, Y2 @ W1)
-    high, rest = _two_sum(high, Y1 @ (W - W1 - W2) + Y2 @ (W - W1) + (Y - Y1 - Y2) @ W)
+    W = W if isinstance(W, Map) else sliced(W)
+    if W.exponent is not None:
+        exponent = W.exponent if exponent is None else exponent + W.exponent
+    Y1 = _leading_bits(Y, W.bits, axis=-1)
+    Y2 = _leading_bits(Y - Y1, W.bits, axis=-1)
+    rest = W.whole - W.first
+    high, low = _two_sum(Y1 @ W.first, Y1 @ W.second)
+    high, error = _two_sum(high, Y2 @ W.first)
+    high, rest = _two_sum(high, Y1 @ (rest - W.second) + Y2 @ rest + (Y - Y1 - Y2) @ W.whole)
     high, low = _two_sum(high, low + error + rest)
     return Projection(high, low, exponent)
 
@@ -190,38 +208,41 @@ class Block(NamedTuple):
 
 
 def distance_blocks(U: Projection, harmless: Callable[[float, float], bool], single: bool = False) -> Iterator[Block]:
-    """z_ij = ½ ‖u_i − u_j‖² of U from ``project``, in blocks: as accurate as by differences, at the speed of products.
+    """z_ij = ½ ‖u_i − u_j‖² of U from ``project``, in blocks: as by differences, at the speed of products where it can.
 
-    u_i, taken from the centroid, is a multiple of 2⁻²⁵ R, R the largest ‖u_i‖, and a rest. What the multiples
-    contribute to z_ij is a product of matrices without any rounding error, in whatever order it sums; the terms with
-    a rest are 2⁻²⁵ as large, and so is their error (Ozaki, Ogita, Oishi, Rump, 2012). So z_ij is right to its last
-    bit and δ = (5 k + 8) √k 2⁻²⁵ EPS R². Where δ is more than 2⁻⁴⁶ z_ij, and unless ``harmless(δ, 2⁴⁶ δ)`` says that
-    an error δ in distances up to the second number does not matter, z_ij is formed again by differences.
+    ``harmless(δ, ε)`` says whether errors of δ in all z_ij change what is made of them by at most ε of itself; ε is
+    2⁻⁴⁰. With R the largest ‖u_i‖, taken from the centroid, the Gram matrix, summed over 128 columns at a time, gives
+    δ = ½ (min(k, 128) + k / 14 + 24) EPS R². Where that is harmful u_i is cut into a multiple of 2⁻²⁵ R and a rest.
+    What the multiples contribute to z_ij has no rounding error at all, in whatever order it is summed, and the rest
+    contributes 2⁻²⁵ times as much (Ozaki, Ogita, Oishi, Rump, 2012): z_ij is right to its last bit and
+    δ = (5 k + 8) √k 2⁻²⁵ EPS R². Where that is harmful, pairs with δ > 2⁻⁴⁶ z_ij are formed again by differences.
 
-    ``single`` asks for no more than float32 holds: one product, δ = (1.5 k + 4) EPS R² against 2⁻²⁶, and Z in float32.
+    ``single`` asks for what float32 holds: ε = 2⁻²³, pairs with δ > 2⁻²⁶ z_ij by differences, Z in float32.
 
     Derivation: ``derivations/08_rounding.md``.
     """
     n = U.high.shape[-2]
     area = max(BLOCK // max(math.prod(U.high.shape[:-2]), 1), 1)
     tall = n if n * n <= area else max(math.isqrt(area) // 2, 1)
-    factors, close = None, None
+    products, close = None, None
     if differences_are_cheap(U):
         single = False
     else:
-        factors, delta = _gram_factors(U, single)
-        close = delta * (2.0**26 if single else 2.0**46)
-        if harmless(float(delta.max()), float(close.max())):
-            close = None
+        epsilon, relative, products = 2.0**-23 if single else 2.0**-40, 2.0**-26 if single else 2.0**-46, _products(U)
+        if not single and not harmless(float(products.delta.max()), epsilon):
+            products = _split_products(U)
+        if not harmless(float(products.delta.max()), epsilon):
+            close = products.delta / relative
     for top in range(0, n, tall or 1):
         rows = slice(top, min(top + tall, n))
         for left in range(top, n, 4 * tall):
             columns = slice(left, min(left + 4 * tall, n))
-            Z = half_squared_distances(*U, rows, columns) if factors is None else _gram(factors, rows, columns)
+            Z = half_squared_distances(*U, rows, columns) if products is None else _gram(products, rows, columns)
             if close is not None:
                 Z = _near_pairs_by_differences(Z, np.less(Z, close), U, rows, columns)
-            elif left == top and factors is not None:
-                _fill_diagonal(Z, rows)
+            elif left == top and products is not None:
+                index = np.arange(rows.stop - rows.start)
+                Z[..., index, index] = 0.0
             yield Block(rows, columns, max(rows.stop - left, 0), Z.astype(np.float32) if single else Z)
 
 
@@ -231,48 +252,53 @@ def differences_are_cheap(U: Projection) -> bool:
     return n * n * k <= _SMALL or U.exponent is not None
 
 
-def _gram_factors(U: Projection, single: bool) -> tuple[list[tuple[FloatArray, FloatArray]], FloatArray]:
-    """Pairs (P, Q) with z_ij = Σ (P Qᵀ)_ij, and the bound δ (..., 1, 1) of ``distance_blocks``."""
+class _Products(NamedTuple):
+    """z_ij = half_i + half_j + Σ (P Qᵀ)_ij over the factors (P, Q), with errors of at most delta (..., 1, 1)."""
+
+    half: FloatArray
+    factors: tuple[tuple[FloatArray, FloatArray], ...]
+    delta: FloatArray
+
+
+def _products(U: Projection) -> _Products:
+    """u_i as they are."""
+    k = U.high.shape[-1]
+    u = U.high - U.high.mean(axis=-2, keepdims=True)
+    if U.low is not None:
+        u += U.low
+    # in sixteens, so that the error of ‖u_i‖² is (k / 16 + 16) EPS / 2 of it
+    squares = np.add.reduceat(u * u, np.arange(0, k, 16), axis=-1).sum(axis=-1, keepdims=True)
+    factors = tuple((part, -part) for part in np.split(u, range(128, k, 128), axis=-1))
+    delta = 0.5 * (min(k, 128) + k / 14 + 24) * EPS * squares.max(axis=(-2, -1), keepdims=True)
+    return _Products(0.5 * squares, factors, delta)
+
+
+def _split_products(U: Projection) -> _Products:
+    """u_i as a multiple of 2⁻²⁵ R and a rest."""
     k = U.high.shape[-1]
     u, rest = _two_sum(U.high, -U.high.mean(axis=-2, keepdims=True))
     if U.low is not None:
         rest = rest + U.low
-    R2 = np.einsum("...k,...k->...", u, u).max(axis=-1)[..., None, None]
-    if single:
-        u = u + rest
-        half = 0.5 * np.einsum("...k,...k->...", u, u)
-        return [(_joined(u, half, 1.0), _joined(-u, 1.0, half))], (1.5 * k + 4) * EPS * R2
+    R2 = (u * u).sum(axis=-1, keepdims=True).max(axis=-2, keepdims=True)
     grid = np.ldexp(1.0, np.frexp(np.sqrt(R2))[1] - 25)
     multiple = np.rint(u / grid) * grid
     rest = (u - multiple) + rest
-    half = 0.5 * np.einsum("...k,...k->...", multiple, multiple)
-    half_rest = np.einsum("...k,...k->...", multiple + 0.5 * rest, rest)
-    return [
-        (_joined(multiple, half, 1.0), _joined(-multiple, 1.0, half)),
-        (_joined(multiple, rest, half_rest, 1.0), _joined(-rest, -(multiple + rest), 1.0, half_rest)),
-    ], (5 * k + 8) * math.sqrt(k) * 2.0**-25 * EPS * R2
+    half = 0.5 * (multiple * multiple).sum(axis=-1, keepdims=True)
+    half_rest = ((multiple + 0.5 * rest) * rest).sum(axis=-1, keepdims=True)
+    one = np.ones_like(half)
+    left = np.concatenate([multiple, rest, half_rest, one], axis=-1)
+    right = np.concatenate([-rest, -(multiple + rest), one, half_rest], axis=-1)
+    return _Products(half, ((multiple, -multiple), (left, right)), (5 * k + 8) * math.sqrt(k) * 2.0**-25 * EPS * R2)
 
 
-def _joined(M: FloatArray, *columns: Any) -> FloatArray:
-    """The matrices and vectors side by side."""
-    parts = [M]
-    for column in columns:
-        whole = np.ndim(column) == M.ndim
-        parts.append(column if whole else np.broadcast_to(column, M.shape[:-1])[..., None])
-    return np.concatenate(parts, axis=-1)
-
-
-def _gram(factors: list[tuple[FloatArray, FloatArray]], rows: slice, columns: slice) -> FloatArray:
-    (P, Q), *others = factors
+def _gram(products: _Products, rows: slice, columns: slice) -> FloatArray:
+    (P, Q), *others = products.factors
     Z = P[..., rows, :] @ np.swapaxes(Q[..., columns, :], -1, -2)
+    Z += products.half[..., rows, :]
+    Z += np.swapaxes(products.half[..., columns, :], -1, -2)
     for P, Q in others:
         Z += P[..., rows, :] @ np.swapaxes(Q[..., columns, :], -1, -2)
     return np.maximum(Z, 0.0, out=Z)
-
-
-def _fill_diagonal(Z: FloatArray, rows: slice) -> None:
-    index = np.arange(rows.stop - rows.start)
-    Z[..., index, index] = 0.0
 
 
 def _near_pairs_by_differences(
@@ -286,7 +312,7 @@ def _near_pairs_by_differences(
     u = U.high[(*batch, i + rows.start)] - U.high[(*batch, j + columns.start)]
     if U.low is not None:
         u += U.low[(*batch, i + rows.start)] - U.low[(*batch, j + columns.start)]
-    Z[near] = 0.5 * np.einsum("ij,ij->i", u, u)
+    Z[near] = 0.5 * (u * u).sum(axis=-1)
     return Z
 
 

@@ -106,7 +106,7 @@ def vjp_error(case: AttentionCase, alpha: float) -> tuple[FloatArray, FloatArray
     # the definition does not centre: it is right to 1e-45 of the tokens themselves
     y, x = (spread(M) + 1e-30 * np.abs(M).max(initial=0.0) for M in (Y, Y @ W))
     x += U * (np.abs(Y) @ np.abs(W)).max(initial=0.0)
-    C = far * np.abs(energy._curvatures(Z, A)) + 2 * A * (Z == 0)  # |ρ''| ≤ 2 ρ' at 0, which the code leaves out
+    C = far * A * np.abs(energy._relative_slopes(Z)) + 2 * A * (Z == 0)  # |ρ''| ≤ 2 ρ' at 0, which the code leaves out
     Q = alpha * C * np.linalg.norm(V, axis=1)[:, None] * 2 * y
     U_bar = np.repeat(2 * x * (Q + Q.T).sum(axis=1)[:, None], W.shape[1], axis=1)
     Y_bar = abs(1 - alpha) * V + alpha * (A * far).T @ V + U_bar @ np.abs(W).T
