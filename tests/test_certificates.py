@@ -96,6 +96,9 @@ BY_HAND = {
     "majorizer, a shift": (majorizer(AttentionEnergy(), column(0, 2), column(1, 3), L_g=1.0), (True, 1.0, 1.0)),
     "majorizer, step too long": (
         majorizer(AttentionEnergy(), column(0, 2), column(1, 3), L_g=3.0), (False, -1.0, -1.0)),
+    # z overflows where the weight is 0
+    "majorizer, out of sight": (
+        majorizer(AttentionEnergy([[1e200]]), column(0, 2), column(-1, 3), L_g=1.0), (True, 1.0, 1.0)),
     "majorizer, nothing moves": (majorizer(AttentionEnergy(), column(0, 2), column(0, 2), L_g=3.0), (True, 0.0, 0.0)),
 }  # fmt: skip
 
