@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .attention import AttentionEnergy
-from .numerics import FloatArray, norm, read_array, read_number, read_tokens
+from .numerics import FloatArray, half_squared_distances, norm, project, read_array, read_number, read_tokens
 
 
 class Certificate(NamedTuple):
@@ -112,8 +112,7 @@ def attention_metric(
 
     The bound is the margin.
     """
-    if not isinstance(attention, AttentionEnergy):
-        raise TypeError(f"attention: expected a refimpl.AttentionEnergy, got {type(attention).__name__}")
+    _require_attention(attention)
     L_f, alpha = _read_smoothness(L_f, "L_f"), _read_step(alpha)
     tokens, f = read_tokens(Y, None)[0], read_array(grad_f, "grad_f", _SHAPE, ndim=2)
     _require_one_shape(Y=tokens, grad_f=f)
@@ -122,6 +121,28 @@ def attention_metric(
         linear = (f * Delta).sum(axis=(-2, -1)) + 0.5 * L_f * (Delta * Delta).sum(axis=(-2, -1))
         margin = attention.step_decrease(tokens, alpha) - linear
     return Certificate(margin >= 0, margin, margin)
+
+
+def majorizer(
+    attention: AttentionEnergy, Y: ArrayLike, Y_new: ArrayLike, *, L_g: float, alpha: float = 1.0
+) -> Certificate:
+    """⟨∇f, Δ⟩ + ½ Tr S Δᵀ L Δ ≤ (1/α − ½ L_g) ‖Δ‖², for f = E_attn, ρ concave, Y⁺ = prox_{αφ}(Y − α ∇g), Δ = Y⁺ − Y.
+
+    It guarantees (f + g + φ)(Y⁺) ≤ (f + g + φ)(Y), for g L_g-smooth and φ convex and finite at Y; the bound is the
+    margin. For E_ffn L_g is max(λ_max(H), 0). Where φ is not convex, ``alpha`` is 2 α.
+    """
+    _require_attention(attention)
+    L_g, alpha = _read_smoothness(L_g, "L_g"), _read_step(alpha)
+    tokens = read_tokens(Y, None)[0]
+    (y, y_new), e = _read(Y=tokens, Y_new=Y_new)
+    Delta, Gamma = y_new - y, attention.kernel(tokens)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # not Q(Y⁺ | Y) − E(Y), the same number: a difference of energies has no digits left near a fixed point
+        Z = half_squared_distances(*project(Delta, attention.W))
+        quadratic = np.where(Gamma == 0, 0.0, Gamma * Z).sum(axis=(-2, -1)) / 2  # ½ Tr S Δᵀ L Δ = Σ_{i<j} Γ_ij z_ij(Δ)
+        linear = (np.ldexp(attention.gradient(tokens), -e[..., None, None]) * Delta).sum(axis=(-2, -1))
+        margin = (1 / alpha - 0.5 * L_g) * (Delta * Delta).sum(axis=(-2, -1)) - linear - quadratic
+    return _certificate(margin, 2 * e, margin, 2 * e)
 
 
 _SHAPE = "(..., n, d)"
@@ -157,6 +178,11 @@ def _certificate(margin: Any, margin_exponent: Any, decrease: Any, exponent: Any
     """The certificate of a margin and a bound that were computed on scaled arrays."""
     with np.errstate(over="ignore", under="ignore"):
         return Certificate((margin >= 0) & also, np.ldexp(margin, margin_exponent), np.ldexp(decrease, exponent))
+
+
+def _require_attention(attention: AttentionEnergy) -> None:
+    if not isinstance(attention, AttentionEnergy):
+        raise TypeError(f"attention: expected a refimpl.AttentionEnergy, got {type(attention).__name__}")
 
 
 def _read_smoothness(value: float, name: str) -> float:

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refimpl import AttentionEnergy, certificates
-from refimpl.certificates import Certificate, apollonius, attention_metric, gradient_norm, prox_mapping, truncation
+from refimpl import AttentionEnergy, FeedForwardEnergy, certificates, definitions, get_rho
+from refimpl.certificates import (
+    Certificate,
+    apollonius,
+    attention_metric,
+    gradient_norm,
+    majorizer,
+    prox_mapping,
+    truncation,
+)
 from refimpl.certificates import truncated_share as kappa
 
 EPS = np.finfo(float).eps
@@ -70,6 +78,28 @@ BY_HAND = {
         (True, 1.25, 1.25)),
     "attention metric, nothing moves": (
         attention_metric(AttentionEnergy(), column(1, 1), column(5, -5), L_f=1.0), (True, 0.0, 0.0)),
+    # ρ = z, tokens 0 and 2: ∇f = (−2, 2). To 0.5 and 1.5: −2 + ½ · 1 against (1 − ½) ½
+    "majorizer holds": (
+        majorizer(AttentionEnergy(rho="linear"), column(0, 2), column(0.5, 1.5), L_g=1.0), (True, 1.75, 1.75)),
+    # to −1 and 3: 4 + ½ · 4 against (1 − ½) 2
+    "majorizer fails": (
+        majorizer(AttentionEnergy(rho="linear"), column(0, 2), column(-1, 3), L_g=1.0), (False, -5.0, -5.0)),
+    "majorizer of a quarter of the step": (
+        majorizer(AttentionEnergy(rho="linear"), column(0, 2), column(-1, 3), L_g=1.0, alpha=0.25), (True, 1.0, 1.0)),
+    # W = ½ and m_12 = 2: ∇f halved, and the trace as well
+    "majorizer with W and m": (
+        majorizer(AttentionEnergy([[0.5]], "linear", [[0, 2], [2, 0]]), column(0, 2), column(-1, 3), L_g=1.0),
+        (False, -2.0, -2.0)),
+    # tokens move together, which attention does not see: (½ − ½) 2, then (1 − ½) 2
+    "majorizer at its edge": (
+        majorizer(AttentionEnergy(), column(0, 2), column(1, 3), L_g=1.0, alpha=2.0), (True, 0.0, 0.0)),
+    "majorizer, a shift": (majorizer(AttentionEnergy(), column(0, 2), column(1, 3), L_g=1.0), (True, 1.0, 1.0)),
+    "majorizer, step too long": (
+        majorizer(AttentionEnergy(), column(0, 2), column(1, 3), L_g=3.0), (False, -1.0, -1.0)),
+    # z overflows where the weight is 0
+    "majorizer, out of sight": (
+        majorizer(AttentionEnergy([[1e200]]), column(0, 2), column(-1, 3), L_g=1.0), (True, 1.0, 1.0)),
+    "majorizer, nothing moves": (majorizer(AttentionEnergy(), column(0, 2), column(0, 2), L_g=3.0), (True, 0.0, 0.0)),
 }  # fmt: skip
 
 
@@ -114,6 +144,7 @@ CALLS = {  # each of (y or ∇f, ∇g) and a step size
     "prox_mapping": lambda a, b: prox_mapping(a, b, L_h=1.5, alpha=0.5),
     "truncation": lambda a, b: truncation(np.abs(a), a, b, L_h=1.5, alpha=0.5),
     "attention_metric": lambda a, b: attention_metric(AttentionEnergy(rho="log1p"), a, b, L_f=0.5),
+    "majorizer": lambda a, b: majorizer(AttentionEnergy(rho="log1p"), a, b, L_g=0.5),
 }
 
 
@@ -133,7 +164,7 @@ def test_a_batch_is_a_loop(call, batch):
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-100, 1e100, 1e150])
-@pytest.mark.parametrize("name", ["gradient_norm", "prox_mapping", "apollonius", "truncation"])
+@pytest.mark.parametrize("name", ["gradient_norm", "prox_mapping", "apollonius", "truncation", "majorizer"])
 def test_a_certificate_does_not_depend_on_the_unit(name, scale):
     # every inequality is homogeneous: what fails by a factor of two must fail at any scale
     fails = {
@@ -141,6 +172,8 @@ def test_a_certificate_does_not_depend_on_the_unit(name, scale):
         "prox_mapping": lambda s: prox_mapping([[2 * s]], [[s]], L_h=1.0, alpha=0.5),
         "apollonius": lambda s: apollonius([[0.0]], [[2 * s]], [[s]], L_f=1.0, m_h=1.0, L_h=1.0, alpha=0.5),
         "truncation": lambda s: truncation([[4 * s]], [[-1.75 * s]], [[s]], L_h=1.0, alpha=0.5),
+        # of ρ = z alone the weights do not depend on the unit either
+        "majorizer": lambda s: majorizer(AttentionEnergy(rho="linear"), s * column(0, 2), s * column(-1, 3), L_g=1.0),
     }[name]
     assert not fails(1.0).holds
     assert not fails(scale).holds
@@ -195,6 +228,56 @@ def test_the_attention_metric_is_true(numbers, eighths):
     assert h(Y) - h(attn.step(Y, alpha)) >= certificate.decrease - 1e-13 * (1 + abs(h(Y)))
 
 
+@given(st.lists(st.integers(-12, 12).map(lambda i: i / 4), min_size=12, max_size=12), st.integers(1, 16))
+@pytest.mark.parametrize("rho", ["exp", "log1p", "epanechnikov"])
+def test_the_majorizer_is_that_of_the_definitions(rho, numbers, eighths):
+    """The left side as the change of the majorizer, the right one as what the definition of the step guarantees."""
+    (Y, Y_new, W), L_g, alpha = np.array(numbers).reshape(3, 2, 2), 1.5, eighths / 8
+    penalty = get_rho(rho)
+    rise = definitions.attention_majorizer(Y_new, Y, W, penalty.value, penalty.derivative, np.ones((2, 2)))
+    rise -= definitions.attention_energy(Y, W, penalty.value, np.ones((2, 2)))
+    squared = np.sum((Y_new - Y) ** 2)
+    got = majorizer(AttentionEnergy(W, rho), Y, Y_new, L_g=L_g, alpha=alpha)
+    size = 2 + np.sum((Y @ W) ** 2) + np.sum((Y_new @ W) ** 2) + squared / alpha
+    assert got.margin == pytest.approx(squared / alpha - L_g / 2 * squared - rise, rel=0, abs=64 * EPS * size)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e8])
+@pytest.mark.parametrize("move", [1.0, 2.0**-20, 2.0**-40])
+def test_the_majorizer_keeps_its_digits_near_a_fixed_point(move, shift):
+    # ρ = z, tokens shift + (−½, ½), moved by (1, −1) times move: −2 move + 2 move² against 1.5 move²
+    Y, Delta = shift + column(-0.5, 0.5), move * column(1, -1)
+    Y_new = Y + Delta
+    got = majorizer(AttentionEnergy(rho="linear"), Y, Y_new, L_g=0.5)
+    moved = (Y_new - Y)[0, 0]  # what the last bit of Y⁺ leaves of the move
+    assert got.margin == pytest.approx(2 * moved - 0.5 * moved**2, rel=16 * EPS, abs=0)
+
+
+@given(st.lists(st.integers(-12, 12).map(lambda i: i / 4), min_size=6, max_size=6), st.integers(1, 8))
+@pytest.mark.parametrize("activation", ["relu", "soft_threshold", "hard_threshold"])
+def test_the_majorizer_is_true(activation, numbers, eighths):
+    attn, ffn, alpha = AttentionEnergy(), FeedForwardEnergy([[0.5]], column(*numbers[3:]), activation), eighths / 6
+    Y = ffn.activation.prox(column(*numbers[:3]), 1.0)
+
+    def h(Y):
+        return attn.value(Y) + ffn.value(Y)
+
+    Y_new, double = ffn.step(Y, alpha), 1 if ffn.activation.convex else 2
+    certificate = majorizer(attn, Y, Y_new, L_g=ffn.curvature, alpha=double * alpha)
+    assert h(Y) - h(Y_new) >= certificate.decrease - 1e-13 * (1 + abs(h(Y)) + abs(h(Y_new)))
+
+
+@given(st.lists(st.integers(-12, 12).map(lambda i: i / 4), min_size=6, max_size=6), st.integers(1, 8))
+def test_the_majorizer_holds_wherever_the_gradient_mapping_does(numbers, eighths):
+    attn, ffn, alpha = AttentionEnergy(), FeedForwardEnergy([[0.5]], column(*numbers[3:])), eighths / 6
+    Y = np.abs(column(*numbers[:3]))
+    Y_new, Gamma = ffn.step(Y, alpha), attn.kernel(Y)
+    L_h = np.linalg.eigvalsh(np.diag(Gamma.sum(axis=1)) - Gamma)[-1] + ffn.curvature
+    mapped = prox_mapping(attn.gradient(Y), (Y - Y_new) / alpha, L_h=L_h, alpha=alpha)
+    certificate = majorizer(attn, Y, Y_new, L_g=ffn.curvature, alpha=alpha)
+    assert certificate.decrease >= mapped.decrease - 1e-13 * np.sum((Y - Y_new) ** 2) / alpha
+
+
 def test_the_energy_does_rise_outside():
     # f = ½ (y − 1)², g = 2 (y + 1)², α = 1/10, at the minimiser −0.6 of h: every step on g rises
     y = -0.6
@@ -230,6 +313,8 @@ ARRAYS = {
     "truncation": (truncation, {"y": ONE, "grad_f": ONE, "grad_g": ONE}, {"L_h": 1.0, "alpha": 1.0}),
     "attention_metric": (
         functools.partial(attention_metric, AttentionEnergy()), {"Y": ONE, "grad_f": ONE}, {"L_f": 1.0, "alpha": 1.0}),
+    "majorizer": (
+        functools.partial(majorizer, AttentionEnergy()), {"Y": ONE, "Y_new": ONE}, {"L_g": 1.0, "alpha": 1.0}),
 }  # fmt: skip
 EACH_ARRAY = [(name, argument) for name, (_, arrays, _) in ARRAYS.items() for argument in arrays]
 EACH_NUMBER = [(name, argument) for name, (_, _, numbers) in ARRAYS.items() for argument in numbers]
@@ -292,6 +377,9 @@ def test_negative_tokens_are_outside_the_truncation_certificate(refused):
 
 
 @pytest.mark.parametrize("attention", [None, "exp", 3], ids=repr)
-def test_the_attention_metric_wants_an_attention_energy(attention, refused):
+@pytest.mark.parametrize(
+    "call", [lambda *a: attention_metric(*a, L_f=1.0), lambda *a: majorizer(*a, L_g=1.0)], ids=["metric", "majorizer"]
+)
+def test_an_attention_energy_is_wanted(call, attention, refused):
     with refused(TypeError, f"attention: expected .*, got {type(attention).__name__}"):
-        attention_metric(attention, ONE, ONE, L_f=1.0)
+        call(attention, ONE, ONE)

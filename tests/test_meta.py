@@ -258,8 +258,31 @@ def certify(name, fault):
     return instead(certificates, name, fault)
 
 
+def another_majorizer(quadratic):
+    """The certificate with another quadratic form of Δ in the place of ½ Tr S Δᵀ L Δ, of (S, Γ, Δ)."""
+
+    def fault(right, attention, Y, Y_new, *, L_g, alpha=1.0):
+        Delta, Gamma = Y_new - Y, attention.kernel(Y)
+        S = np.eye(Y.shape[1]) if attention.W is None else attention.W @ attention.W.T
+        rise = (attention.gradient(Y) * Delta).sum() + quadratic(S, Gamma, Delta)
+        margin = (1 / alpha - 0.5 * L_g) * (Delta * Delta).sum() - rise
+        return Certificate(margin >= 0, margin, margin)
+
+    return certify("majorizer", fault)
+
+
+def trace(M, Gamma, Delta, sign=-1):
+    """½ Tr M Δᵀ (D ± Γ) Δ."""
+    return 0.5 * np.trace(M @ Delta.T @ (np.diag(Gamma.sum(axis=1)) + sign * Gamma) @ Delta)
+
+
 def always(right, *args, **kwargs):
     return right(*args, **kwargs)._replace(holds=True)
+
+
+def slightly_more(right, *args, **kwargs):
+    certificate = right(*args, **kwargs)
+    return certificate._replace(decrease=SLIGHTLY * certificate.decrease)
 
 
 def never_mind_the_sign(right, *args, **kwargs):
@@ -581,6 +604,24 @@ FAULTS = {
         ),
         "decrease of the step doubled": instead(AttentionEnergy, "step_decrease", times(2)),
     },
+    "alternating.majorizer": {
+        "always true": certify("majorizer", always),
+        "margin's sign": certify("majorizer", never_mind_the_sign),
+        "α ignored": certify("majorizer", lambda right, *args, L_g, alpha: right(*args, L_g=L_g)),
+        "λ_max(H) halved twice": certify("majorizer", smoothness(L_g=0.5)),
+        "½ of λ_max(H) missing": certify("majorizer", smoothness(L_g=2)),
+        "½ of the trace missing": another_majorizer(lambda *args: 2 * trace(*args)),
+        "the trace dropped": another_majorizer(lambda *args: 0.0),
+        "D for L": another_majorizer(lambda *args: trace(*args, sign=0)),
+        "D + Γ for L": another_majorizer(lambda *args: trace(*args, sign=1)),
+        "S forgotten": another_majorizer(lambda S, *args: trace(np.eye(len(S)), *args)),
+        "L at Y⁺": certify(
+            "majorizer", lambda right, term, Y, Y_new, **rest: right(term, Y_new, 2 * Y_new - Y, **rest)
+        ),
+        "sign of Δ": certify("majorizer", lambda right, term, Y, Y_new, **rest: right(term, Y, 2 * Y - Y_new, **rest)),
+        "hard threshold declared convex": NOT_CONVEX,
+        "off by 1e-9": certify("majorizer", slightly_more),
+    },
     "joint.step": {
         "M halved": instead(UnfoldedTransformer, "layer", joint_layer(lambda M, self: M / 2)),
         "M without ‖S‖": instead(
@@ -741,6 +782,7 @@ TAME = {
     "alternating.prox_mapping": certify("prox_mapping", always),
     "alternating.truncation": certify("truncation", always),
     "alternating.attention_metric": certify("attention_metric", always),
+    "alternating.majorizer": certify("majorizer", always),
     "joint.step": instead(UnfoldedTransformer, "layer", still),
 }
 

@@ -347,24 +347,17 @@ def _attention_certificate(
 def _feedforward_certificates(
     attention: AttentionEnergy, feedforward: FeedForwardEnergy, Y: FloatArray, after: FloatArray
 ) -> dict[str, bool]:
-    """What holds of the feed-forward step Δ = Y⁺ − Y of α = 1, f = E_attn of a concave ρ.
+    """The certificates of the feed-forward step of α = 1, f = E_attn: ``majorizer``, ``prox_mapping``, ``truncation``.
 
-    prox_mapping, with ReLU truncation : those of :mod:`refimpl.certificates`. By the majorizer E_attn is below its
-    quadratic of curvature ‖S‖₂ λ_max(L) at Y, to which λ_max(H) is added. For α = 1 and L_h ≥ 2 the first never holds.
-    majorizer : ⟨∇f, Δ⟩ + ½ Tr S Δᵀ L Δ ≤ (1 − ½ λ_max(H)) ‖Δ‖². The left side bounds the rise of E_attn, by its
-    majorizer, and the right one the fall of E_ffn from below, by ``ffn.sufficient_decrease``. It looks along Δ only,
-    and holds wherever prox_mapping does.
+    By the majorizer E_attn is below its quadratic of curvature ‖S‖₂ λ_max(L) at Y, to which λ_max(H) is added to make
+    L_h. For L_h ≥ 2 ``prox_mapping`` never holds.
     """
-    grad_f, Delta = np.asarray(attention.gradient(Y)), after - Y
-    Gamma = np.asarray(attention.kernel(Y))
+    grad_f, Gamma, L_g = np.asarray(attention.gradient(Y)), attention.kernel(Y), max(feedforward.curvature, 0.0)
     L = np.diag(Gamma.sum(axis=-1)) - Gamma
-    assert attention.W is not None
-    moved = Delta @ attention.W
-    rise = (grad_f * Delta).sum() + 0.5 * (moved * (L @ moved)).sum()
-    L_h = attention.spectral_norm * max(float(np.linalg.eigvalsh(L)[-1]), 0.0) + max(feedforward.curvature, 0.0)
+    L_h = attention.spectral_norm * max(float(np.linalg.eigvalsh(L)[-1]), 0.0) + L_g
     held = {
-        "majorizer": rise <= (1 - 0.5 * feedforward.curvature) * (Delta * Delta).sum(),
-        "prox_mapping": certificates.prox_mapping(grad_f, -Delta, L_h=L_h, alpha=1.0).holds,
+        "majorizer": certificates.majorizer(attention, Y, after, L_g=L_g).holds,
+        "prox_mapping": certificates.prox_mapping(grad_f, Y - after, L_h=L_h, alpha=1.0).holds,
     }
     if feedforward.activation.name == "relu":
         grad_g = np.asarray(feedforward.gradient(Y))
