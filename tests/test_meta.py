@@ -19,7 +19,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.special import expit, ndtr
 
-from refimpl import attention, certificates, definitions
+from refimpl import attention, certificates, definitions, numerics
 from refimpl.activation import ACTIVATIONS
 from refimpl.attention import AttentionEnergy, AttentionVjp
 from refimpl.certificates import Certificate
@@ -125,7 +125,7 @@ def examples(strategy):
 
 # ------------------------------------------------------------------------------------------------ the faults
 
-DISTANCE = ((attention, "half_squared_distances"), (rounding, "half_squared_distances"))
+DISTANCE = tuple((module, "half_squared_distances") for module in (numerics, attention, rounding))
 
 
 def laplacian(self, Y):
@@ -140,15 +140,28 @@ def other_metric(right, self, Y):
     return laplacian(self, Y) @ Y @ self.W.T @ self.W
 
 
+def in_weights(fault):
+    """``fault`` in A, where it is returned and where tokens are averaged by it."""
+
+    def means(right, self, U, M, dtype=np.float64):
+        return right(self, U, M, dtype)._replace(mean=self._weights(numerics.half_squared_distances(*U)) @ M)
+
+    return together(instead(AttentionEnergy, "_weights", fault), instead(AttentionEnergy, "_means", means))
+
+
 def wrong_axis(right, self, Z):
-    Gamma = self._kernel(Z)
+    Gamma = self._kernel(Z, self.pair_weights)
     degree = Gamma.sum(axis=-2, keepdims=True)
     return Gamma / np.where(degree == 0, 1, degree)
 
 
-def others_only(right, self, Z):
+def others_only(right, self, Z, m):
     """The kernel with the token itself left out."""
-    return right(self, Z) * (1 - np.eye(Z.shape[-1]))
+    return right(self, Z, m) * (1 - np.eye(Z.shape[-1]))
+
+
+def mean_for_sum(right, self, Y):
+    return right(self, Y) / max(len(Y) ** 2, 1)
 
 
 def plain_softmax(right, self, Y, alpha=1.0):
@@ -164,7 +177,7 @@ def majorizer_at_the_new_point(right, self, Y_new, Y):
 
 
 def unweighted_tokens_vanish(right, self, Z):
-    return right(self, Z) * (self._kernel(Z).sum(axis=-1, keepdims=True) > 0)
+    return right(self, Z) * (self._kernel(Z, self.pair_weights).sum(axis=-1, keepdims=True) > 0)
 
 
 def own_diagonal(right, self, Y, alpha=1.0):
@@ -226,7 +239,7 @@ def attention_vjp(symmetrise=lambda Q: Q + Q.T, back=lambda A: A.T, mean=lambda 
     def vjp(right, self, Y, V, alpha=1.0):
         A, W = self.weights(Y), np.eye(Y.shape[1]) if self.W is None else self.W
         G = V @ Y.T - (V * mean(A, Y, self.step(Y, alpha))).sum(axis=1, keepdims=True)
-        R = symmetrise(alpha * self._curvatures(self._distances(Y), A) * G)
+        R = symmetrise(alpha * A * self._relative_slopes(self._distances(Y)) * G)
         U_bar = (np.diag(R.sum(axis=1)) - R) @ (Y @ W)
         return AttentionVjp((1 - alpha) * V + alpha * back(A) @ V + U_bar @ W.T, Y.T @ U_bar)
 
@@ -361,12 +374,12 @@ FAULTS = {
         "pair weights ignored": instead(AttentionEnergy, "majorizer", without_weights),
         "z² declared concave": penalty("exp", "z**2", concave=True),
         "every pair counted twice": instead(AttentionEnergy, "_energy", times(2)),
-        "mean for sum": instead(AttentionEnergy, "_energy", lambda right, self, Z: right(self, Z) / max(Z.size, 1)),
+        "mean for sum": instead(AttentionEnergy, "value", mean_for_sum),
         "the energy off by 1e-9": instead(AttentionEnergy, "value", times(SLIGHTLY)),
         "½ missing in the distance": instead(*DISTANCE[0], times(2)),
     },
     "attention.step": {
-        "softmax over the wrong axis": instead(AttentionEnergy, "_weights", wrong_axis),
+        "softmax over the wrong axis": in_weights(wrong_axis),
         "plain softmax": instead(AttentionEnergy, "step", plain_softmax),
         "self left out": instead(AttentionEnergy, "_kernel", others_only),
         "½ missing in the distance": instead(*DISTANCE[0], times(2)),
@@ -374,7 +387,7 @@ FAULTS = {
         "α ignored": instead(AttentionEnergy, "step", lambda right, self, Y, alpha=1.0: right(self, Y)),
         "sign flipped": instead(AttentionEnergy, "step", moved(-1)),
         "pair weights ignored": instead(AttentionEnergy, "step", without_weights),
-        "tokens without weight vanish": instead(AttentionEnergy, "_weights", unweighted_tokens_vanish),
+        "tokens without weight vanish": in_weights(unweighted_tokens_vanish),
         "off by 1e-9": instead(AttentionEnergy, "step", moved(SLIGHTLY)),
         "z off by 1e-9": instead(*DISTANCE[0], times(SLIGHTLY)),
         "no β in the softmax": together(
@@ -386,9 +399,7 @@ FAULTS = {
         "sign flipped": instead(AttentionEnergy, "step", moved(-1)),
         "step too long": instead(AttentionEnergy, "step", moved(2.5)),
         "1 − cos z declared concave": penalty("exp", "1 - cos(z)", concave=True),
-        "mean for sum in the energy": instead(
-            AttentionEnergy, "_energy", lambda right, self, Z: right(self, Z) / max(Z.size, 1)
-        ),
+        "mean for sum in the energy": instead(AttentionEnergy, "value", mean_for_sum),
         "bound too generous": instead(AttentionEnergy, "step_decrease", times(1.1)),
         "bound without Γ": instead(AttentionEnergy, "step_decrease", lambda right, self, Y: 0.5 * right(self, Y)),
         "distance not squared": together(
@@ -423,12 +434,10 @@ FAULTS = {
         "1 % out of the hull": instead(AttentionEnergy, "step", spread_out),
         "step too long": instead(AttentionEnergy, "step", moved(2.5)),
         "features stepped apart": instead(AttentionEnergy, "step", own_diagonal),
-        "causal": instead(
-            AttentionEnergy,
-            "_weights",
-            lambda right, self, Z: np.tril(right(self, Z)) + np.diag(np.triu(right(self, Z), 1).sum(axis=1)),
+        "causal": in_weights(
+            lambda right, self, Z: np.tril(right(self, Z)) + np.diag(np.triu(right(self, Z), 1).sum(axis=1))
         ),
-        "softmax over the wrong axis": instead(AttentionEnergy, "_weights", wrong_axis),
+        "softmax over the wrong axis": in_weights(wrong_axis),
     },
     "attention.blurring_mean_shift": {
         "½ missing in the distance": instead(*DISTANCE[0], times(2)),
@@ -440,7 +449,7 @@ FAULTS = {
     },
     "attention.unweighted_refuted": {
         "norms that differ": examples(lambda: st.tuples(strategies.tokens(), st.none())),
-        "softmax over the wrong axis": instead(AttentionEnergy, "_weights", wrong_axis),
+        "softmax over the wrong axis": in_weights(wrong_axis),
         "logits of another temperature": instead(
             definitions, "softmax_attention", lambda right, Y, W, exp, beta: right(Y, W, lambda x: exp(x / 2), beta)
         ),
