@@ -146,7 +146,10 @@ def in_weights(fault):
     def means(right, self, U, M, dtype=np.float64):
         return right(self, U, M, dtype)._replace(mean=self._weights(numerics.half_squared_distances(*U)) @ M)
 
-    return together(instead(AttentionEnergy, "_weights", fault), instead(AttentionEnergy, "_means", means))
+    def weights(right, self, Z, *rows):
+        return right(self, Z, *rows) if rows else fault(right, self, Z)
+
+    return together(instead(AttentionEnergy, "_weights", weights), instead(AttentionEnergy, "_means", means))
 
 
 def wrong_axis(right, self, Z):
