@@ -618,7 +618,7 @@ FAULTS = {
         ),
     },
     "backward.ffn": {
-        "W_f not symmetrised": instead(FeedForwardEnergy, "_Ws", lambda right, self: self.Wf),
+        "W_f not symmetrised": instead(FeedForwardEnergy, "_acting", lambda right, self: self.Wf),
         "W̄_f not symmetrised": instead(FeedForwardEnergy, "vjp", asymmetric_cotangent),
         "prox' at Y": instead(FeedForwardEnergy, "_moved", lambda right, self, Y, alpha: Y),
         "identity missing": instead(
