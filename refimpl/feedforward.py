@@ -227,8 +227,6 @@ def _read_metric(metric: ArrayLike, Wf: FloatArray) -> FloatArray:
     P, d = read_array(metric, "metric", "(d,) or (d, d)"), len(Wf)
     if P.shape not in ((d,), (d, d)):
         raise ValueError(f"metric: expected shape ({d},) or ({d}, {d}), as Wf has, got shape {P.shape}")
-    if P.ndim == 2 and not (P - np.diag(np.diag(P))).any():
-        P = np.diag(P).copy()
     gap = 0.0 if P.ndim == 1 else asymmetry(P, np.ones(d))
     if gap > SYMMETRY:
         raise ValueError(f"metric: expected a symmetric matrix, got one that is off by {gap:.3g} of its entries")
@@ -238,5 +236,7 @@ def _read_metric(metric: ArrayLike, Wf: FloatArray) -> FloatArray:
     gap = asymmetry(Wf, P)
     if not gap <= SYMMETRY:
         raise ValueError(f"metric: expected P with Wf P symmetric, got one off by {gap:.3g} of the terms of Wf P")
+    if P.ndim == 2 and not (P - np.diag(np.diag(P))).any():
+        P = np.diag(P).copy()
     P.setflags(write=False)
     return P
