@@ -168,7 +168,7 @@ class FeedForwardEnergy:
             largest = float(np.linalg.eigvalsh(0.5 * HP + 0.5 * HP.T)[-1])
         return np.full(self._read(Y)[0].shape[:-1], max(largest, 0.0) / 2)
 
-    @property
+    @functools.cached_property
     def penalty_weights(self) -> FloatArray | float:
         """p, (d,), the weights of φ by feature: the diagonal of a diagonal metric, else 1."""
         return self.metric if self.metric is not None and self.metric.ndim == 1 else 1.0

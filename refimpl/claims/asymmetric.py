@@ -51,7 +51,7 @@ def require_energy(energy: FeedForwardEnergy, P: FloatArray, case: FeedForwardCa
     require(abs(slope - along) <= SYMMETRY * size, "the gradient is not the energy's")
     error = 2 * argument_error(case, 1.0) @ np.abs(P) + TINY
     require_close(energy.gradient(case.Y), expected, error, "gradient")
-    phi = float((energy.penalty_weights * np.asarray(case.activation.penalty(case.Y))).sum())
+    phi = float((np.diag(P) * np.asarray(case.activation.penalty(case.Y))).sum())
     require_close(energy.value(case.Y), smooth + phi, feedforward_error(energy, case.Y) + TINY, "energy")
 
 
@@ -260,7 +260,9 @@ class StableCase(Case):
 @st.composite
 def stable_cases(draw: st.DrawFn) -> StableCase:
     Y = draw(strategies.tokens(n=st.integers(1, 4), d=st.integers(1, 4), scales=st.sampled_from([1.0, 2.0**-10])))
-    W, radius = draw(matrices(Y.shape[1], Y.shape[1])), draw(st.integers(1, 15)) / 16
+    d, radius = Y.shape[1], draw(st.integers(1, 15)) / 16
+    units = 2.0 ** np.array(draw(st.lists(st.integers(-2, 2), min_size=d, max_size=d)))
+    W = draw(matrices(d, d)) * units / units[:, None]  # far from normal: ‖W_f‖ says little of the radius
     scaled = []
     for M in (W, np.abs(W)):
         rho = float(np.abs(np.linalg.eigvals(M)).max())
