@@ -9,9 +9,12 @@ diagonal: ``FeedForwardEnergy(Wf, B, metric=P)``. Each function returns what it 
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import solve_discrete_lyapunov
+from scipy.linalg import LinAlgError, LinAlgWarning, solve_discrete_lyapunov
 
 from .feedforward import SYMMETRY, asymmetry, read_weights
 from .numerics import EPS, FloatArray
@@ -105,9 +108,9 @@ def diagonal_metric(Wf: ArrayLike) -> FloatArray:
         if np.isnan(log_p[root]):
             log_p[root], component = 0.0, [root]
             for a in component:  # breadth first: it grows on the way
-                for b in np.flatnonzero(linked[a] & np.isnan(log_p)):
+                for b in np.flatnonzero(linked[a] & np.isnan(log_p)).tolist():
                     log_p[b], parent[b] = log_p[a] + ratio[a, b], a
-                    component.append(int(b))
+                    component.append(b)
             log_p[component] -= log_p[component].mean()
     off = np.where(linked, np.abs(log_p[:, None] + ratio - log_p), 0.0)
     if off.max(initial=0.0) > SYMMETRY:
@@ -116,7 +119,7 @@ def diagonal_metric(Wf: ArrayLike) -> FloatArray:
         there, back = (float(np.prod(W[path, np.roll(path, -1)])) for path in (cycle, cycle[::-1]))
         got = f"{there:.6g} along {cycle} and {back:.6g} back"
         raise ConditionError("equal products along cycles", float(off.max()), got, W)
-    return np.exp(log_p)
+    return np.asarray(np.exp(log_p))
 
 
 def _cycle(parent: NDArray[np.int_], a: int, b: int) -> list[int]:
@@ -140,16 +143,21 @@ def lyapunov(Wf: ArrayLike) -> FloatArray:
     no positive entry off its diagonal and b = 0.
 
     Raises :class:`ConditionError`: "a spectral radius below 1" (gap: how far above), also where it is so close below
-    that P is not positive definite in floats (gap: 0).
+    that floats cannot solve the equation (gap: 0).
     """
     W = read_weights(Wf)
     radius = float(np.abs(np.linalg.eigvals(W)).max(initial=0.0))
+    if not W.size:
+        return W
     if radius < 1:
-        P = solve_discrete_lyapunov(W, np.eye(len(W))) if W.size else np.zeros((0, 0))
-        P = 0.5 * P + 0.5 * P.T
-        if np.linalg.eigvalsh(P - W @ P @ W.T).min(initial=1.0) > 0.5:
-            return np.asarray(P)
-    raise ConditionError("a spectral radius below 1", max(radius - 1, 0.0), f"{radius:.9g}", W)
+        with warnings.catch_warnings(), contextlib.suppress(LinAlgError, LinAlgWarning):
+            warnings.simplefilter("error", LinAlgWarning)
+            P = solve_discrete_lyapunov(W, np.eye(len(W)))
+            P = 0.5 * P + 0.5 * P.T
+            if np.linalg.eigvalsh(P - W @ P @ W.T)[0] > 0.5:
+                return np.asarray(P)
+    got = f"{radius:.9g}" if radius >= 1 else f"{radius:.9g}, too close to it for floats"
+    raise ConditionError("a spectral radius below 1", max(radius - 1, 0.0), got, W)
 
 
 def diagonal_lyapunov(Wf: ArrayLike) -> FloatArray:

@@ -21,7 +21,6 @@ from .numerics import (
     summed_to,
 )
 
-
 # W_f P counts as symmetric where it differs from its transpose by at most this much of the magnitudes of its terms
 SYMMETRY = 2.0**-36
 

@@ -684,7 +684,9 @@ FAULTS = {
             definitions, "two_sided_energy", lambda right, *args: right(*args) / 2
         ),
         "off by 1e-9": instead(
-            definitions, "two_sided_gradient", lambda right, *args: [[SLIGHTLY * x for x in row] for row in right(*args)]
+            definitions,
+            "two_sided_gradient",
+            lambda right, *args: [[SLIGHTLY * x for x in row] for row in right(*args)],
         ),
     },
     "backward.attention": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -92,7 +93,9 @@ def decrease_ratio(energy: FeedForwardEnergy, P: FloatArray, case: FeedForwardCa
     slack = feedforward_error(energy, Y) + feedforward_error(energy, Y_new) + 4 * (slope * delta).sum()
     # λ_max(H) is off by κ(V) times the rounding of W_f (Bauer and Fike), and W_f P symmetric up to a residual
     d, condition = len(W), np.sqrt(np.linalg.cond(P))
-    slack += (1e-13 / alpha + 64 * d * EPS * condition * (1 + np.linalg.norm(W))) * (np.abs(Delta) @ size * np.abs(Delta)).sum()
+    slack += (1e-13 / alpha + 64 * d * EPS * condition * (1 + np.linalg.norm(W))) * (
+        np.abs(Delta) @ size * np.abs(Delta)
+    ).sum()
     residual = np.abs(case.Wf @ P - P @ case.Wf.T) + d * EPS * (W @ size + size @ W.T)
     slack += ((np.abs(Y) + np.abs(Y_new)) @ residual * np.abs(Delta)).sum()
     fall = energy.value(Y) - energy.value(Y_new)
@@ -122,7 +125,9 @@ def similar_cases(draw: st.DrawFn) -> SimilarCase:
     X, inverse = lower @ upper, np.rint(np.linalg.inv(upper)) @ np.rint(np.linalg.inv(lower))
     eighths = st.integers(-16, 16).map(lambda i: i / 8)
     eigenvalues = np.array(draw(st.lists(eighths, min_size=d, max_size=d)))
-    return SimilarCase(case.Y, X * eigenvalues @ inverse, case.B, case.activation, case.V, case.fraction, X, eigenvalues)
+    return SimilarCase(
+        case.Y, X * eigenvalues @ inverse, case.B, case.activation, case.V, case.fraction, X, eigenvalues
+    )
 
 
 def check_similarity(case: SimilarCase) -> float | None:
@@ -191,7 +196,7 @@ def symmetrisable_cases(draw: st.DrawFn) -> SymmetrisableCase:
 
 
 def check_relu(case: SymmetrisableCase) -> float | None:
-    """The diagonal metric is found; in it the layer with an activation, W_f as it is, lowers the energy, jointly too."""
+    """The diagonal metric is found; in it the layer, W_f as it is, lowers the energy, and so does the joint step."""
     ffn, Y = case.feedforward, case.Y
     p = asymmetric.diagonal_metric(ffn.Wf)
     require((p > 0).all() and p.shape == case.p.shape, "p is not positive")
@@ -263,11 +268,12 @@ def stable_cases(draw: st.DrawFn) -> StableCase:
     d, radius = Y.shape[1], draw(st.integers(1, 15)) / 16
     units = 2.0 ** np.array(draw(st.lists(st.integers(-2, 2), min_size=d, max_size=d)))
     W = draw(matrices(d, d)) * units / units[:, None]  # far from normal: ‖W_f‖ says little of the radius
-    scaled = []
-    for M in (W, np.abs(W)):
-        rho = float(np.abs(np.linalg.eigvals(M)).max())
-        scaled.append(W if rho < 1 / 16 else W * (radius / rho))  # a nilpotent matrix is as good as any
-    return StableCase(Y, draw(matrices(*Y.shape)), *scaled, draw(matrices(*Y.shape)))
+
+    def scaled(spectrum: FloatArray) -> FloatArray:
+        rho = float(np.abs(np.linalg.eigvals(spectrum)).max())
+        return W if rho < 1 / 16 else W * (radius / rho)  # a nilpotent matrix is as good as any
+
+    return StableCase(Y, draw(matrices(*Y.shape)), scaled(W), scaled(np.abs(W)), draw(matrices(*Y.shape)))
 
 
 def check_lyapunov(case: StableCase) -> float | None:
@@ -307,7 +313,9 @@ def witness_lyapunov() -> str:
     for _ in range(3):
         relu.append(np.maximum(-relu[-1] @ Wf, 0))
     along = [[float(v @ P @ v) for v in path] for path in (linear, relu)]
-    require(along[0][0] > along[0][1] > along[0][2] == 0 and along[1] == sorted(along[1]) and along[1][3] > 9 * along[1][0])
+    require(
+        along[0][0] > along[0][1] > along[0][2] == 0 and along[1] == sorted(along[1]) and along[1][3] > 9 * along[1][0]
+    )
     require(refusal(asymmetric.diagonal_lyapunov, Wf).gap > 0)
     figures = [", ".join(f"{v:.0f}" for v in path) for path in along]
     return (
@@ -347,7 +355,9 @@ def check_two_sided(case: TwoSidedCase) -> None:
         def along(function: Any, at: Any, direction: Any) -> Any:
             """A central difference, right to 1e-15 of the logits' exponentials."""
             ahead, behind = (
-                function([[y + s * h * v for y, v in zip(*rows, strict=True)] for rows in zip(at, direction, strict=True)])
+                function(
+                    [[y + s * h * v for y, v in zip(*rows, strict=True)] for rows in zip(at, direction, strict=True)]
+                )
                 for s in (1, -1)
             )
             return (ahead - behind) / (2 * h)
@@ -389,7 +399,7 @@ def witness_two_sided() -> str:
 
     corners = [(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)]
     with exact():
-        total = sum(work(*ends) for ends in zip(corners[:-1], corners[1:], strict=True))
+        total = sum(work(*ends) for ends in itertools.pairwise(corners))
         require(abs(total - (mpmath.e - 1)) <= mpmath.mpf(10) ** -30)
         figure = mpmath.nstr(total, 6)
     return f"M = ((0, 1), (0, 0)), one token: round the unit square the query side does the work e − 1 = {figure}"
@@ -408,7 +418,7 @@ CLAIMS = (
     ),
     Claim(
         "asymmetric.relu",
-        "ReLU is a proximal operator in P iff P = diag(p); w_ab p_b = w_ba p_a iff signs and products along cycles agree",
+        "ReLU is a prox in the metric P iff P = diag(p); w_ab p_b = w_ba p_a iff signs and products along cycles agree",
         "p > 0; E(Y) finite, φ convex for α ≤ 2 / λ_max(I + W_f), half of that where it is not",
         NOTEBOOK,
         "refimpl.asymmetric.diagonal_metric",
@@ -418,7 +428,7 @@ CLAIMS = (
     ),
     Claim(
         "asymmetric.lyapunov",
-        "P − W_f P W_fᵀ = I: ‖y − z‖²_P falls by ‖y − z‖² a linear layer; for P = diag(r/l) by Σ (y − z)_a² / l_a with ReLU",
+        "P − W_f P W_fᵀ = I: ‖y − z‖²_P falls by ‖y − z‖² a linear layer; P = diag(r/l): by Σ (y−z)_a² / l_a with ReLU",
         "spectral radius of W_f below 1; of |W_f| for r = (I − |W_f|)⁻¹ 1, l = (I − |W_f|ᵀ)⁻¹ 1",
         NOTEBOOK,
         "refimpl.asymmetric.lyapunov",
@@ -428,7 +438,7 @@ CLAIMS = (
     ),
     Claim(
         "asymmetric.two_sided",
-        "∇(−Σ exp(y_i M y_jᵀ)) = −(e Y Mᵀ + eᵀ Y M), a query and a key side; the query side alone is a gradient iff M = Mᵀ",
+        "∇(−Σ exp(y_i M y_jᵀ)) = −(e Y Mᵀ + eᵀ Y M), query and key side; the query side alone is a gradient iff M = Mᵀ",
         "e_ij = exp(y_i M y_jᵀ), any M",
         NOTEBOOK,
         "refimpl.definitions.two_sided_gradient",
