@@ -61,12 +61,13 @@ def metric(Wf: ArrayLike) -> FloatArray:
     order = np.argsort(values.real)
     bases = []
     for group in np.split(order, np.flatnonzero(np.diff(values.real[order]) > _EQUAL * size) + 1):
-        _, sigma, right = np.linalg.svd(W - values[group].real.mean() * np.eye(d)) if group.size > 1 else (0, [], 0)
-        together = np.asarray(sigma) <= _EQUAL * size
-        if group.size > 1 and together.sum() == group.size:
-            bases.append(np.asarray(right)[together].T)
-        else:
-            bases.append(vectors[:, group])
+        basis = vectors[:, group]
+        if group.size > 1:
+            _, sigma, right = np.linalg.svd(W - values[group].real.mean() * np.eye(d))
+            together = sigma <= _EQUAL * size
+            if together.sum() == group.size:
+                basis = right[together].T
+        bases.append(basis)
     V = np.concatenate(bases, axis=1) if d else np.zeros((0, 0))
     imaginary = float(np.abs(values.imag).max(initial=0.0))
     if np.iscomplexobj(V) and imaginary > _SMALL * size:
