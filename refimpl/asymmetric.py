@@ -35,8 +35,11 @@ class ConditionError(ValueError):
     """
 
     def __init__(self, condition: str, gap: float, got: str, Wf: FloatArray) -> None:
-        super().__init__(f"Wf: expected {condition}, got {got}")
+        super().__init__(condition, gap, got, Wf)  # what pickle calls it with
         self.condition, self.gap, self.eigenvalues = condition, gap, np.linalg.eigvals(Wf)
+
+    def __str__(self) -> str:
+        return f"Wf: expected {self.condition}, got {self.args[2]}"
 
 
 def metric(Wf: ArrayLike) -> FloatArray:

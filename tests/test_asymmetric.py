@@ -1,5 +1,7 @@
 """The metric of an asymmetric W_f, its refusals, and the Lyapunov functions."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,15 @@ def test_no_metric(W, condition, gap, refused):
     assert caught.value.condition == condition
     assert caught.value.gap == pytest.approx(gap, rel=1e-3, abs=1e-15)
     np.testing.assert_array_equal(caught.value.eigenvalues, np.linalg.eigvals(W))
+
+
+def test_the_error_survives_another_process():
+    with pytest.raises(ConditionError) as caught:
+        asymmetric.metric(ROTATION)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value) == "Wf: expected real eigenvalues, got the imaginary part 1"
+    assert (copy.condition, copy.gap) == (caught.value.condition, caught.value.gap)
+    np.testing.assert_array_equal(copy.eigenvalues, [1j, -1j])
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -244,6 +255,19 @@ def test_the_joint_step_with_a_metric_by_hand():
     np.testing.assert_allclose(ffn.half_curvature([[4.0, 3.0]]), [1.25], rtol=8 * EPS)
     # 4 − 4 = 0; 3 − 8 = −5, and the threshold is ½ p / M = ½ · 2 · ⅘
     np.testing.assert_allclose(model.layer([[4.0, 3.0]]), [[0.0, -4.2]], rtol=0, atol=32 * EPS)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("method", ["value", "gradient", "step", "half_curvature"])
+def test_a_batch_in_a_metric_is_a_loop(method, full):
+    P, Y, B = asymmetric.metric(CYCLE) if full else asymmetric.diagonal_metric(CYCLE), random(2, 4, 3), random(2, 1, 3)
+    activation = "identity" if full else "soft_threshold"
+    batch = getattr(FeedForwardEnergy(CYCLE, B, activation, P), method)(Y)
+    for i in range(2):
+        one = getattr(FeedForwardEnergy(CYCLE, B[i], activation, P), method)(Y[i])
+        np.testing.assert_allclose(batch[i], one, rtol=64 * EPS, atol=64 * EPS)
+    narrow = getattr(FeedForwardEnergy(CYCLE, B, activation, P), method)(Y.astype(np.float32))
+    assert narrow.dtype == (np.float32 if method in ("gradient", "step") else np.float64)
 
 
 def test_definitions_agree_with_the_energy(exact):
