@@ -14,10 +14,10 @@ import warnings
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import LinAlgError, LinAlgWarning, solve_discrete_lyapunov
+from scipy.linalg import LinAlgWarning, solve_discrete_lyapunov
 
 from .feedforward import SYMMETRY, asymmetry, read_weights
-from .numerics import EPS, FloatArray
+from .numerics import EPS, FloatArray, unit
 
 # Eigenvalues that differ by at most this much of ‖W_f‖_F are one, if they have as many eigenvectors
 _EQUAL = 2.0**-42
@@ -59,14 +59,15 @@ def metric(Wf: ArrayLike) -> FloatArray:
     eigenvectors" (gap: the least eigenvalue of P, 0 for a Jordan block).
     """
     W = read_weights(Wf)
-    d, size = len(W), float(np.linalg.norm(W))
-    values, vectors = np.linalg.eig(W)
+    M, exponent = unit(W)  # the same metric, and no overflow
+    d, size = len(M), float(np.linalg.norm(M))
+    values, vectors = np.linalg.eig(M)
     order = np.argsort(values.real)
     bases = []
     for group in np.split(order, np.flatnonzero(np.diff(values.real[order]) > _EQUAL * size) + 1):
         basis = vectors[:, group]
         if group.size > 1:
-            _, sigma, right = np.linalg.svd(W - values[group].real.mean() * np.eye(d))
+            _, sigma, right = np.linalg.svd(M - values[group].real.mean() * np.eye(d))
             together = sigma <= _EQUAL * size
             if together.sum() == group.size:
                 basis = right[together].T
@@ -74,11 +75,12 @@ def metric(Wf: ArrayLike) -> FloatArray:
     V = np.concatenate(bases, axis=1) if d else np.zeros((0, 0))
     imaginary = float(np.abs(values.imag).max(initial=0.0))
     if np.iscomplexobj(V) and imaginary > _SMALL * size:
+        imaginary = float(np.ldexp(imaginary, exponent)[0, 0])
         raise ConditionError("real eigenvalues", imaginary, f"the imaginary part {imaginary:.3g}", W)
     V = V.real / np.where((lengths := np.linalg.norm(V.real, axis=0)) == 0, 1.0, lengths)
     P: FloatArray = V @ V.T
     least = float(np.linalg.eigvalsh(P).min(initial=1.0))
-    if least < _SMALL * d or asymmetry(W, P) > SYMMETRY:
+    if least < _SMALL * d or asymmetry(M, P) > SYMMETRY:
         got = f"unit eigenvectors V with the least eigenvalue {max(least, 0.0):.3g} of V Vᵀ"
         raise ConditionError("a basis of eigenvectors", max(least, 0.0), got, W)
     return P
@@ -120,7 +122,8 @@ def diagonal_metric(Wf: ArrayLike) -> FloatArray:
     if off.max(initial=0.0) > SYMMETRY:
         a, b = (int(i) for i in np.unravel_index(off.argmax(), off.shape))
         cycle = _cycle(parent, a, b)
-        there, back = (float(np.prod(W[path, np.roll(path, -1)])) for path in (cycle, cycle[::-1]))
+        with np.errstate(over="ignore", under="ignore"):
+            there, back = (float(np.prod(W[path, np.roll(path, -1)])) for path in (cycle, cycle[::-1]))
         got = f"{there:.6g} along {cycle} and {back:.6g} back"
         raise ConditionError("equal products along cycles", float(off.max()), got, W)
     return np.asarray(np.exp(log_p))
@@ -154,14 +157,13 @@ def lyapunov(Wf: ArrayLike) -> FloatArray:
     if not W.size:
         return W
     if radius < 1:
-        with warnings.catch_warnings(), contextlib.suppress(LinAlgError, LinAlgWarning):
-            warnings.simplefilter("error", LinAlgWarning)
+        with warnings.catch_warnings(), np.errstate(all="ignore"), contextlib.suppress(ValueError, LinAlgWarning):
+            warnings.simplefilter("error", LinAlgWarning)  # LinAlgError is a ValueError, as is that of infinities
             P = solve_discrete_lyapunov(W, np.eye(len(W)))
             P = 0.5 * P + 0.5 * P.T
             if np.linalg.eigvalsh(P - W @ P @ W.T)[0] > 0.5:
                 return np.asarray(P)
-    got = f"{radius:.9g}" if radius >= 1 else f"{radius:.9g}, too close to it for floats"
-    raise ConditionError("a spectral radius below 1", max(radius - 1, 0.0), got, W)
+    raise ConditionError("a spectral radius below 1", max(radius - 1, 0.0), _radius(radius), W)
 
 
 def diagonal_lyapunov(Wf: ArrayLike) -> FloatArray:
@@ -177,7 +179,14 @@ def diagonal_lyapunov(Wf: ArrayLike) -> FloatArray:
     A, eye, one = np.abs(W), np.eye(len(W)), np.ones(len(W))
     radius = float(np.abs(np.linalg.eigvals(A)).max(initial=0.0))
     if radius < 1:
-        r, l = np.linalg.solve(eye - A, one), np.linalg.solve(eye - A.T, one)
-        if min(r.min(initial=1.0), l.min(initial=1.0)) > 0:  # A r = r − 1 < r, which is the condition
-            return np.asarray(r / l)
-    raise ConditionError("a spectral radius of |Wf| below 1", max(radius - 1, 0.0), f"{radius:.9g}", W)
+        with np.errstate(all="ignore"), contextlib.suppress(ValueError):
+            r, l = np.linalg.solve(eye - A, one), np.linalg.solve(eye - A.T, one)
+            p = r / l
+            # with r > 0, A r = r − 1 < r is the condition itself
+            if r.min(initial=1.0) > 0 and l.min(initial=1.0) > 0 and p.min(initial=1.0) > 0 and np.isfinite(p).all():
+                return np.asarray(p)
+    raise ConditionError("a spectral radius of |Wf| below 1", max(radius - 1, 0.0), _radius(radius), W)
+
+
+def _radius(radius: float) -> str:
+    return f"{radius:.9g}" if radius >= 1 else f"{radius:.9g}, too close to it for floats"

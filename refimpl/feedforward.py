@@ -19,6 +19,7 @@ from .numerics import (
     read_number,
     read_tokens,
     summed_to,
+    unit,
 )
 
 # W_f P counts as symmetric where it differs from its transpose by at most this much of the magnitudes of its terms
@@ -213,12 +214,15 @@ def read_weights(Wf: ArrayLike) -> FloatArray:
 
 def asymmetry(Wf: FloatArray, P: FloatArray) -> float:
     """max |W_f P − P W_fᵀ| over the magnitudes of its terms: entry by entry for a diagonal p (d,), else the largest."""
-    WP = Wf * P if P.ndim == 1 else Wf @ P
-    size = np.abs(WP) if P.ndim == 1 else np.abs(Wf) @ np.abs(P)
-    size = size + size.T
-    if P.ndim == 2:
-        size = np.full_like(size, size.max(initial=0.0))
-    return float((np.abs(WP - WP.T) / np.where(size == 0, 1.0, size)).max(initial=0.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if P.ndim == 1:
+            WP = Wf * P
+            size = np.abs(WP) + np.abs(WP.T)
+        else:
+            Wf = unit(Wf)[0]  # the same ratio, and no overflow
+            WP, size = Wf @ P, np.abs(Wf) @ np.abs(P)
+            size = np.full_like(size, 2 * size.max(initial=0.0))
+        return float((np.abs(WP - WP.T) / np.where(size == 0, 1.0, size)).max(initial=0.0))
 
 
 def _read_metric(metric: ArrayLike, Wf: FloatArray) -> FloatArray:

@@ -129,6 +129,26 @@ def test_ratios_beyond_the_range_of_products():
     with np.errstate(over="raise", divide="raise", invalid="raise"):
         p = asymmetric.diagonal_metric(W)
     np.testing.assert_allclose(p, [1e300, 1, 1e-300], rtol=1e-12)
+    assert FeedForwardEnergy(W, metric=p).curvature == pytest.approx(1 + 2e50**0.5 * 1e25)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_scales_beyond_squares(scale):
+    """Squares that overflow or vanish decide nothing; a warning would be an error here."""
+    W = similar(3, [1.0, 1.0, -0.5])
+    P = asymmetric.metric(scale * W)
+    np.testing.assert_allclose(P, asymmetric.metric(W), rtol=0, atol=256 * EPS * np.linalg.cond(P))
+    assert FeedForwardEnergy(scale * W, activation="identity", metric=P).metric.shape == (3, 3)
+    with pytest.raises(ConditionError) as caught:
+        asymmetric.metric(scale * ROTATION)
+    assert caught.value.gap == pytest.approx(scale, rel=8 * EPS)
+    nilpotent = scale * np.array([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    for function in (asymmetric.lyapunov, asymmetric.diagonal_lyapunov):
+        try:
+            assert np.isfinite(function(nilpotent)).all()
+        except ConditionError as error:
+            assert scale > 1
+            assert error.gap == 0
 
 
 @pytest.mark.parametrize(
