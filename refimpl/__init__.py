@@ -6,7 +6,7 @@ Start with ``refimpl/definitions.py``, then the energies; ``derivations/`` deriv
 
 __version__ = "0.1.0"
 
-from . import certificates
+from . import asymmetric, certificates
 from .activation import ACTIVATIONS, Activation, get_activation
 from .attention import AttentionEnergy
 from .feedforward import FeedForwardEnergy
@@ -24,6 +24,7 @@ __all__ = [
     "Rho",
     "Trajectory",
     "UnfoldedTransformer",
+    "asymmetric",
     "certificates",
     "get_activation",
     "get_rho",

@@ -13,6 +13,8 @@ Matrices are sequences of rows. Shapes, with the symbols of the text:
 ``m``                 n × n  pair weights, symmetric and non-negative
 ``Wf``                d × d  feed-forward weights; only ½ (Wf + Wfᵀ) acts
 ``B``                 n × d  bias (residual target) of the feed-forward energy
+``P``                 d × d  metric in which Wf is symmetric: symmetric, positive definite, Wf P symmetric
+``M``                 d × d  form of the logits y_i M y_jᵀ
 ``V``                 n × d  cotangent of a step's result: the derivative of a loss by its entries
 ====================  =====  ==============================================================
 
@@ -233,6 +235,27 @@ def feedforward_vjp(
     return Y_bar, Wf_bar, [[alpha * p for p in row] for row in P]
 
 
+def metric_energy(Y: Matrix, Wf: Matrix, B: Matrix, P: Matrix, phi: Function) -> Number:
+    """½ Tr(Y Wf P Yᵀ) + ½ Tr (Y − B) P (Y − B)ᵀ + Σ_a P_aa Σ_i φ(y_ia): E_ffn in the metric P."""
+    R = subtract(Y, B)
+    quadratic = frobenius(matmul(matmul(Y, Wf), P), Y) + frobenius(matmul(R, P), R)
+    return quadratic / 2 + sum(P[a][a] * phi(row[a]) for row in Y for a in range(len(P)))
+
+
+def metric_gradient(Y: Matrix, Wf: Matrix, B: Matrix, P: Matrix) -> list[list[Number]]:
+    """∇(smooth part) = (Y H − B) P with H = I + Wf, for Wf P symmetric."""
+    H = [[(1 if a == b else 0) + Wf[a][b] for b in range(len(Wf))] for a in range(len(Wf))]
+    return matmul(subtract(matmul(Y, H), B), P)
+
+
+def metric_step(Y: Matrix, Wf: Matrix, B: Matrix, prox: Prox, alpha: Number) -> list[list[Number]]:
+    """Y⁺ = prox_{αφ}(Y − α (Y H − B)) with H = I + Wf: the gradient times P⁻¹ is that of the metric P."""
+    G = metric_gradient(Y, Wf, B, identity(len(Wf)))
+    return [
+        [prox(y - alpha * g, alpha) for y, g in zip(row, grow, strict=True)] for row, grow in zip(Y, G, strict=True)
+    ]
+
+
 def prox_objective(y: Number, v: Number, phi: Function, alpha: Number) -> Number:
     """½ (y − v)² + α φ(y), of which prox_{αφ}(v) is a minimiser over y."""
     return (y - v) * (y - v) / 2 + alpha * phi(y)
@@ -266,3 +289,27 @@ def truncated_share(y: Vector, xi: Vector) -> Number:
     if total == 0:
         return 0
     return sum(x * x - v * v for v, x in zip(y, xi, strict=True) if abs(x) > abs(v)) / total
+
+
+# ------------------------------------------------------------------------------------------------ two-sided logits
+
+
+def exponentials(Y: Matrix, M: Matrix, exp: Function) -> list[list[Number]]:
+    """e_ij = exp(y_i M y_jᵀ), the unnormalised attention of dot products, a row for each query."""
+    return [[exp(logit) for logit in row] for row in matmul(matmul(Y, M), transpose(Y))]
+
+
+def two_sided_energy(Y: Matrix, M: Matrix, exp: Function) -> Number:
+    """−Σ_ij exp(y_i M y_jᵀ)."""
+    return -sum(sum(row) for row in exponentials(Y, M, exp))
+
+
+def query_side(Y: Matrix, M: Matrix, exp: Function) -> list[list[Number]]:
+    """−e Y Mᵀ: the derivative of the energy by the tokens where they are queries."""
+    return [[-x for x in row] for row in matmul(matmul(exponentials(Y, M, exp), Y), transpose(M))]
+
+
+def two_sided_gradient(Y: Matrix, M: Matrix, exp: Function) -> list[list[Number]]:
+    """−(e Y Mᵀ + eᵀ Y M): the query side, and the key side, which is the query side of Mᵀ."""
+    keys = query_side(Y, transpose(M), exp)
+    return [[q + k for q, k in zip(*rows, strict=True)] for rows in zip(query_side(Y, M, exp), keys, strict=True)]

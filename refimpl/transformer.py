@@ -51,7 +51,8 @@ class UnfoldedTransformer:
     schedule : "alternating" takes the attention step, then the feed-forward step: the Transformer layer. It lowers E
         where a certificate of :mod:`refimpl.certificates` holds. "joint" takes one proximal step on both terms at
         once, y_i⁺ = prox_{φ/M_i}(y_i − ∇_i / M_i) with M_i the sum of the terms' ``half_curvature`` (‖S‖₂ d_i +
-        ½ max(λ_max(H), 0) without a data term), doubled where φ is not convex. It never raises a finite E.
+        ½ max(λ_max(H), 0) without a data term), doubled where φ is not convex. It never raises a finite E. With a
+        metric P of the feed-forward energy it is λ_max(H P), and the prox of feature a that of p_a φ / M_i.
     alpha : step size of both half steps; "joint" divides M_i by it, and descends for α ≤ 1.
 
     Source: Yang, Huang, Wipf (2022), section 4, for the alternation; the joint step is ours. Derivation:
@@ -87,7 +88,8 @@ class UnfoldedTransformer:
         M = np.where(still, 1.0, M)
         gradient = self.attention.gradient(tokens) + self.feedforward.gradient(tokens)
         point = tokens - gradient / M
-        moved = self.feedforward.activation.prox(point, np.broadcast_to(1 / M, point.shape))
+        size = np.broadcast_to(self.feedforward.penalty_weights / M, point.shape)
+        moved = self.feedforward.activation.prox(point, size)
         return as_dtype(np.where(still, tokens, moved), dtype)
 
     def vjp(self, Y: ArrayLike, cotangent: ArrayLike) -> LayerVjp:

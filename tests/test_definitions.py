@@ -22,6 +22,9 @@ WF = ((F(1, 2), F(1)), (F(-2), F(1, 3)))
 B = ((F(1), F(0)), (F(2), F(-1)), (F(1, 5), F(1)))
 
 
+P = ((F(2), F(1, 3)), (F(1, 3), F(1)))
+
+
 def rho(z):  # z / (1 + z), rational on purpose
     return z / (1 + z)
 
@@ -40,6 +43,10 @@ def relu(v, alpha):
 
 def one(z):
     return 1
+
+
+def square(t):  # in the place of exp
+    return 1 + t * t
 
 
 def half_square(y):
@@ -69,6 +76,13 @@ CALLS = {
     "feedforward_gradient": (D.feedforward_gradient, Y, WF, B),
     "feedforward_step": (D.feedforward_step, Y, WF, B, relu, F(1, 3)),
     "feedforward_vjp": (lambda *args: list(D.feedforward_vjp(*args)), Y, WF, B, lambda v, a: v * v - a, F(1, 3), Y2),
+    "metric_energy": (D.metric_energy, Y, WF, B, P, half_square),
+    "metric_gradient": (D.metric_gradient, Y, WF, B, P),
+    "metric_step": (D.metric_step, Y, WF, B, relu, F(1, 3)),
+    "exponentials": (D.exponentials, Y, WF, square),
+    "two_sided_energy": (D.two_sided_energy, Y, WF, square),
+    "query_side": (D.query_side, Y, WF, square),
+    "two_sided_gradient": (D.two_sided_gradient, Y, WF, square),
     "prox_objective": (D.prox_objective, F(1, 2), F(2), half_square, F(1, 4)),
     "joint_step": (D.joint_step, Y, W, rho_prime, M, WF, B, relu, F(5), F(2)),
     "truncated_share": (D.truncated_share, Y[0], Y2[2]),
@@ -164,6 +178,16 @@ def test_every_definition_is_tried():
         (D.feedforward_energy([[1, 2]], [[0, 1], [0, 0]], [[0, 0]], lambda y: y), 6.5),
         (D.feedforward_gradient([[1, 2]], [[0, 1], [0, 0]], [[0, 0]]), [[2, 2.5]]),
         (D.feedforward_step([[1, 2]], [[0, 1], [0, 0]], [[0, 0]], lambda v, alpha: v, 1), [[-1, -0.5]]),
+        # W_f P = ((0, 1), (1, 0)) for P = diag(1, ½): ½ · 2 · 2 + ½ (1 + ½ · 4) + 1 · 1 + ½ · 2
+        (D.metric_energy([[1, 2]], [[0, 2], [1, 0]], [[0, 0]], [[1, 0], [0, 0.5]], lambda y: y), 5.5),
+        # Y H − B = (1 + 2, 2 + 2), the second halved by P
+        (D.metric_gradient([[1, 2]], [[0, 2], [1, 0]], [[0, 0]], [[1, 0], [0, 0.5]]), [[3, 2]]),
+        (D.metric_step([[1, 2]], [[0, 2], [1, 0]], [[0, 0]], lambda v, alpha: v, 0.5), [[-0.5, 0]]),
+        # y₁ M y₂ᵀ = 1 · 1 · 2 for the query 1 and the key 2, and 0 the other way
+        (D.exponentials([[1, 0], [0, 2]], [[0, 1], [0, 0]], lambda t: t), [[0, 2], [0, 0]]),
+        (D.two_sided_energy([[1, 0], [0, 2]], [[0, 1], [0, 0]], lambda t: t), -2),
+        (D.query_side([[1, 0], [0, 2]], [[0, 1], [0, 0]], lambda t: t), [[-4, 0], [0, 0]]),
+        (D.two_sided_gradient([[1, 0], [0, 2]], [[0, 1], [0, 0]], lambda t: t), [[-4, 0], [0, -2]]),
         (D.prox_objective(1, 3, abs, 0.25), 2.25),
         # M = s d + ½ h = 1 · 1 + ½ · 2 = 2, gradient 0 + (2 · 4 − 2) = 6
         (D.joint_step([[4]], [[1]], lambda z: 1, [[1]], [[1]], [[2]], lambda v, a: (v, a), 1, 2), [[(1, 0.5)]]),

@@ -140,6 +140,94 @@ def test_outside_the_domain_the_energy_is_infinite_and_one_step_returns(activati
     assert np.isfinite(ffn.value(ffn.step(Y))).all()
 
 
+# ------------------------------------------------------------------------------------------------ in a metric
+
+SIMILAR, P_DIAGONAL = [[0.0, 2.0], [1.0, 0.0]], [1.0, 2.0]  # w_01 p_1 = 4, w_10 p_0 = 1: not its metric
+METRIC = [1.0, 0.5]  # w_01 p_1 = 1 = w_10 p_0
+
+
+def test_a_metric_by_hand():
+    ffn, Y = FeedForwardEnergy(SIMILAR, 0.0, "identity", METRIC), [[1.0, 2.0]]
+    assert ffn.value(Y) == 3.5  # ½ (1 · 2 + 2 · 1) + ½ (1 + ½ · 4)
+    np.testing.assert_array_equal(ffn.gradient(Y), [[3.0, 2.0]])  # Y H = (3, 4), times p
+    np.testing.assert_array_equal(ffn.step(Y, 0.5), [[-0.5, 0.0]])
+    np.testing.assert_array_equal(ffn.step(Y), [[-2.0, -2.0]])  # −Y W_f, not −Y W_fˢ
+    assert ffn.curvature == pytest.approx(1 + np.sqrt(2), rel=8 * EPS)
+    # λ_max of H P = ((1, 1), (1, ½))
+    np.testing.assert_allclose(ffn.half_curvature(Y), [0.5 * (0.75 + np.sqrt(0.0625 + 1))], rtol=8 * EPS)
+    soft = FeedForwardEnergy(SIMILAR, 0.0, soft_threshold(1.0), METRIC)
+    assert soft.value(Y) == 3.5 + 1 + 0.5 * 2  # Σ p_a τ |y_a|
+    np.testing.assert_array_equal(soft.step([[4.0, -4.0]]), [[3.0, -7.0]])  # the prox itself has no p
+
+
+@pytest.mark.parametrize("metric", [np.eye(3), np.ones(3), 4 * np.ones(3)], ids=["I", "1", "4"])
+def test_the_identity_is_a_metric_of_symmetric_weights(metric, activation):
+    S, B, Y = (WF + WF.T) / 2, random(4, 3), inside(activation, 4, 3)
+    one, other = FeedForwardEnergy(WF, B, activation), FeedForwardEnergy(S, B, activation, metric)
+    factor = np.max(metric)
+    assert other.value(Y) == pytest.approx(factor * one.value(Y), abs=256 * EPS)
+    np.testing.assert_allclose(other.gradient(Y), factor * one.gradient(Y), rtol=0, atol=128 * EPS)
+    for alpha in (0.25, 1.0):
+        np.testing.assert_allclose(other.step(Y, alpha), one.step(Y, alpha), rtol=0, atol=64 * EPS)
+    assert other.max_alpha == pytest.approx(one.max_alpha, rel=32 * EPS)
+    np.testing.assert_allclose(other.half_curvature(Y), factor * one.half_curvature(Y), rtol=32 * EPS)
+
+
+def test_a_full_and_a_diagonal_metric_are_one():
+    Y = random(4, 2)
+    here, there = (FeedForwardEnergy(SIMILAR, 0.5, "relu", P) for P in (METRIC, np.diag(METRIC)))
+    np.testing.assert_array_equal(here.metric, there.metric)
+    assert here.value(np.abs(Y)) == there.value(np.abs(Y))
+    with pytest.raises(ValueError, match="read-only"):
+        there.metric[0] = 1.0
+
+
+def test_the_vjp_in_a_metric():
+    Y, V = np.array([[1.0, 2.0]]), np.ones((1, 2))
+    got = FeedForwardEnergy(SIMILAR, 0.0, "identity", METRIC).vjp(Y, V, 0.5)
+    np.testing.assert_array_equal(got.Y, [[-0.5, 0.0]])  # ½ V − ½ V W_fᵀ = (½ − 1, ½ − ½)
+    np.testing.assert_array_equal(got.Wf, [[-0.5, -0.5], [-1.0, -1.0]])  # −½ Yᵀ V
+    assert got.B == 1.0
+    stopped = FeedForwardEnergy(SIMILAR, [[3.0, 1.0]], "relu", METRIC).vjp(Y, V)  # B − Y W_f = (1, −1)
+    np.testing.assert_array_equal(stopped.Y, [[0.0, -1.0]])
+    np.testing.assert_array_equal(stopped.Wf, [[-1.0, 0.0], [-2.0, 0.0]])
+
+
+def test_the_vjp_in_a_metric_is_the_slope_of_the_step():
+    Y, V, T = random(2, 4, 2), random(2, 4, 2, seed=1), random(2, 4, 2, seed=2)
+    ffn, h = FeedForwardEnergy(SIMILAR, 0.25, "tanh", METRIC), 2.0**-17
+    ahead, behind = ((V * ffn.step(Y + s * h * T, 0.7)).sum() for s in (1, -1))
+    # third derivatives of at most 100 and sums of 16 terms of at most 10
+    assert (ahead - behind) / (2 * h) == pytest.approx((ffn.vjp(Y, V, 0.7).Y * T).sum(), abs=100 * h**2 + 160 * EPS / h)
+
+
+@pytest.mark.parametrize(
+    ("metric", "match"),
+    [
+        (P_DIAGONAL, "expected P with Wf P symmetric, got one off by 0.6 "),
+        (np.array([[2.0, 1.0], [1.0, 2.0]]), "expected P with Wf P symmetric, got one off by "),
+        ([1.0, 0.0], "expected a positive definite one, got the eigenvalue 0"),
+        ([[1.0, 2.0], [2.0, 1.0]], "expected a positive definite one, got the eigenvalue -1"),
+        ([[1.0, 1.0], [0.0, 1.0]], "expected a symmetric matrix, got one that is off by 1 "),
+        (1.0, r"expected shape \(2,\) or \(2, 2\), as Wf has, got shape \(\)"),
+        ([1.0, 1.0, 1.0], r"expected shape \(2,\) or \(2, 2\), as Wf has, got shape \(3,\)"),
+        ([np.nan, 1.0], "expected finite numbers, got nan"),
+    ],
+)
+def test_what_is_no_metric(metric, match, refused):
+    with refused(ValueError, f"metric: {match}"):
+        FeedForwardEnergy(SIMILAR, 0.0, "relu", metric)
+
+
+def test_a_metric_that_is_not_diagonal_is_for_the_linear_layer(activation, refused):
+    P = [[2.0, 0.5], [0.5, 1.0]]  # W_f P = ((1, 2), (2, ½))
+    if activation == "identity":
+        assert FeedForwardEnergy(SIMILAR, 0.0, activation, P).max_alpha == pytest.approx(2 / (1 + np.sqrt(2)))
+    else:
+        with refused(ValueError, "metric: expected a diagonal one for the activation '" + activation):
+            FeedForwardEnergy(SIMILAR, 0.0, activation, P)
+
+
 # ------------------------------------------------------------------------------------------------ shapes and dtypes
 
 
@@ -200,7 +288,7 @@ def test_inputs_are_kept_answers_repeat_and_the_object_is_frozen(activation):
         np.testing.assert_array_equal(getattr(ffn, method)(Y), answer)
         assert not np.shares_memory(answer, Y)
     np.testing.assert_array_equal(Y, kept)
-    for name in ("Wf", "B", "activation", "anything"):
+    for name in ("Wf", "B", "activation", "metric", "anything"):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(ffn, name, None)
     for array in (ffn.Wf, ffn.B):

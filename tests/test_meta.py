@@ -19,7 +19,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from scipy.special import expit, ndtr
 
-from refimpl import attention, certificates, definitions, numerics
+from refimpl import asymmetric, attention, certificates, definitions, numerics
 from refimpl.activation import ACTIVATIONS
 from refimpl.attention import AttentionEnergy, AttentionVjp
 from refimpl.certificates import Certificate
@@ -328,6 +328,26 @@ def between():
     """Quadratics seen from the middle of their minimisers, where f and g pull against each other."""
     return quadratics().map(lambda case: replace(case, y=(case.a + case.b) / 2))
 
+
+def in_metric(name, fault):
+    """A function of ``refimpl.asymmetric`` with another result, or on other weights."""
+    return instead(asymmetric, name, fault)
+
+
+def eigenvectors_as_they_come(right, Wf):
+    """V Vᵀ without a basis that is orthonormal in each eigenspace."""
+    V = np.linalg.eig(Wf)[1].real
+    return V @ V.T
+
+
+def without_moduli(right, Wf):
+    """r / l of W_f itself for that of |W_f|."""
+    eye, one = np.eye(len(Wf)), np.ones(len(Wf))
+    return np.linalg.solve(eye - Wf, one) / np.linalg.solve(eye - Wf.T, one)
+
+
+SYMMETRIC_PART_ACTS = instead(FeedForwardEnergy, "_acting", lambda right, self: (self.Wf + self.Wf.T) / 2)
+EUCLIDEAN = instead(FeedForwardEnergy, "_measured", lambda right, self, M: M)
 
 STEEP = activation(  # slope 2: φ is concave on y < 0
     "leaky_relu",
@@ -648,6 +668,80 @@ FAULTS = {
         "prox ignoring M": instead(UnfoldedTransformer, "layer", joint_layer(prox_size=np.ones_like)),
         "a gradient's sign": instead(UnfoldedTransformer, "layer", joint_layer(sign=-1)),
     },
+    "asymmetric.similarity": {
+        "the metric of W_fᵀ": in_metric("metric", lambda right, Wf: right(Wf.T)),
+        "P⁻¹ for P": in_metric("metric", lambda right, Wf: np.linalg.inv(right(Wf))),
+        "always the identity": in_metric("metric", lambda right, Wf: np.eye(len(Wf))),
+        "twice P": in_metric("metric", times(2)),
+        "off by 1e-9": in_metric("metric", times(SLIGHTLY)),
+        "eigenspaces without an orthonormal basis": in_metric("metric", eigenvectors_as_they_come),
+        "the symmetric part acts": SYMMETRIC_PART_ACTS,
+        "P left out of the energy": EUCLIDEAN,
+        "P left out of the gradient": instead(
+            FeedForwardEnergy, "gradient", lambda right, self, Y: Y + Y @ self.Wf - self.B
+        ),
+        "P in the step": instead(
+            FeedForwardEnergy, "step", lambda right, self, Y, alpha=1.0: Y - alpha * self.gradient(Y)
+        ),
+        "curvature without the identity": instead(FeedForwardEnergy, "curvature", lambda right, self: right(self) - 1),
+        "α_max doubled": instead(FeedForwardEnergy, "max_alpha", lambda right, self: 2 * right(self)),
+    },
+    "asymmetric.relu": {
+        "p inverted": in_metric("diagonal_metric", lambda right, Wf: 1 / right(Wf)),
+        "√p for p": in_metric("diagonal_metric", lambda right, Wf: np.sqrt(right(Wf))),
+        "always 1": in_metric("diagonal_metric", lambda right, Wf: np.ones(len(Wf))),
+        "geometric mean 2": in_metric("diagonal_metric", times(2)),
+        "p off by 1e-9": in_metric("diagonal_metric", lambda right, Wf: right(Wf) * (1 + 1e-9 * np.arange(len(Wf)))),
+        "φ not weighted": instead(FeedForwardEnergy, "penalty_weights", lambda right, self: 1.0),
+        "the symmetric part acts": SYMMETRIC_PART_ACTS,
+        "P left out of the energy": EUCLIDEAN,
+        "prox with p α for α": instead(
+            FeedForwardEnergy,
+            "step",
+            lambda right, self, Y, alpha=1.0: np.asarray(
+                self.activation.prox(Y - alpha * (Y + Y @ self.Wf - self.B), alpha * self.metric * np.ones_like(Y))
+            ),
+        ),
+        "α_max doubled": instead(FeedForwardEnergy, "max_alpha", lambda right, self: 2 * right(self)),
+        "hard threshold declared convex": NOT_CONVEX,
+        "the joint step's M without P": instead(
+            FeedForwardEnergy,
+            "half_curvature",
+            lambda right, self, Y: np.full(Y.shape[:-1], max(self.curvature, 0) / 2),
+        ),
+        "the joint step's prox without p": instead(UnfoldedTransformer, "layer", joint_layer()),
+    },
+    "asymmetric.lyapunov": {
+        "the equation transposed": in_metric("lyapunov", lambda right, Wf: right(Wf.T)),
+        "twice P": in_metric("lyapunov", times(2)),
+        "always the identity": in_metric("lyapunov", lambda right, Wf: np.eye(len(Wf))),
+        "l / r for r / l": in_metric("diagonal_lyapunov", lambda right, Wf: 1 / right(Wf)),
+        "p halved": in_metric("diagonal_lyapunov", times(0.5)),
+        "always 1": in_metric("diagonal_lyapunov", lambda right, Wf: np.ones(len(Wf))),
+        "W_f for |W_f|": in_metric("diagonal_lyapunov", without_moduli),
+    },
+    "asymmetric.two_sided": {
+        "the query side only": instead(
+            definitions, "two_sided_gradient", lambda right, *args: definitions.query_side(*args)
+        ),
+        "twice the query side": instead(
+            definitions,
+            "two_sided_gradient",
+            lambda right, *args: [[2 * x for x in row] for row in definitions.query_side(*args)],
+        ),
+        "e transposed": instead(definitions, "exponentials", lambda right, *args: definitions.transpose(right(*args))),
+        "M transposed on the query side": instead(
+            definitions, "query_side", lambda right, Y, M, exp: right(Y, definitions.transpose(M), exp)
+        ),
+        "every pair counted once in the energy": instead(
+            definitions, "two_sided_energy", lambda right, *args: right(*args) / 2
+        ),
+        "off by 1e-9": instead(
+            definitions,
+            "two_sided_gradient",
+            lambda right, *args: [[SLIGHTLY * x for x in row] for row in right(*args)],
+        ),
+    },
     "backward.attention": {
         "R not symmetrised": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: 2 * Q)),
         "R halved": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: (Q + Q.T) / 2)),
@@ -671,7 +765,7 @@ FAULTS = {
         ),
     },
     "backward.ffn": {
-        "W_f not symmetrised": instead(FeedForwardEnergy, "_Ws", lambda right, self: self.Wf),
+        "W_f not symmetrised": instead(FeedForwardEnergy, "_acting", lambda right, self: self.Wf),
         "W̄_f not symmetrised": instead(FeedForwardEnergy, "vjp", asymmetric_cotangent),
         "prox' at Y": instead(FeedForwardEnergy, "_moved", lambda right, self, Y, alpha: Y),
         "identity missing": instead(
@@ -796,6 +890,12 @@ TAME = {
     "alternating.attention_metric": certify("attention_metric", always),
     "alternating.majorizer": certify("majorizer", always),
     "joint.step": instead(UnfoldedTransformer, "layer", still),
+    "asymmetric.similarity": in_metric("metric", lambda right, Wf: np.eye(len(Wf))),
+    "asymmetric.relu": in_metric("diagonal_metric", lambda right, Wf: np.ones(len(Wf))),
+    "asymmetric.lyapunov": in_metric("diagonal_lyapunov", lambda right, Wf: np.ones(len(Wf))),
+    "asymmetric.two_sided": instead(
+        definitions, "query_side", lambda right, Y, M, exp: right(Y, definitions.symmetric_part(M), exp)
+    ),
 }
 
 

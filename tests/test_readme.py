@@ -18,12 +18,13 @@ def blocks(text, language):
 
 def test_python_blocks_run(capsys):
     code = blocks(README, "python")
-    assert len(code) == 5
+    assert len(code) == 6
     namespace = {}
     for block in code:
         exec(compile(block, "README.md", "exec"), namespace)
     out = capsys.readouterr().out
     assert "->" in out
+    assert "Wf: expected real eigenvalues, got the imaginary part 1" in out
     assert "β_j = exp(−½‖u_j‖²) is missing (attention.step)" in out
 
 

@@ -76,13 +76,17 @@ def feedforward_error(feedforward: FeedForwardEnergy, Y: Output) -> float:
     """A bound on the error of ``feedforward.value(Y)``: (n d + d + 12) u of the sum of the magnitudes of its terms.
 
     The penalties of the smooth activations are differences of terms of size at most 2 (1 + y²), hence the last term.
+    In a metric there is one more product of matrices, and so d more roundings.
     """
     n, d = Y.shape
-    Ws = np.abs(0.5 * (feedforward.Wf + feedforward.Wf.T))
+    metric = feedforward.metric
+    P = np.eye(d) if metric is None else np.diag(metric) if metric.ndim == 1 else np.abs(metric)
+    W = np.abs(feedforward.Wf if metric is not None else 0.5 * (feedforward.Wf + feedforward.Wf.T))
     R = np.abs(Y) + np.abs(np.broadcast_to(feedforward.B, Y.shape))
     phi = np.abs(np.asarray(feedforward.activation.penalty(np.asarray(Y, dtype=np.float64))))
-    size = (np.abs(Y) * (np.abs(Y) @ Ws)).sum() + (R * R).sum() + (phi + 2 * (1 + Y * Y)).sum()
-    return float((n * d + d + 12) * U * size)
+    phi = feedforward.penalty_weights * (phi + 2 * (1 + Y * Y))
+    size = (np.abs(Y) * (np.abs(Y) @ W @ P)).sum() + (R * (R @ P)).sum() + phi.sum()
+    return float((n * d + (d if metric is None else 2 * d) + 12) * U * size)
 
 
 def sum_error(*terms: Any) -> float:
