@@ -172,9 +172,7 @@ class Seen(NamedTuple):
 
 def _look(subject: Subject, n: int, d: int, seed: int, progress: Callable[[int, int, str], None] | None = None) -> Seen:
     """J at a point of each size. Before and after, the function has to be one: the same answer for the same tokens."""
-    first, second = (
-        _on_grid(np.random.default_rng([seed, number]).standard_normal((n, d)), 2.0**-6) for number in (1, 2)
-    )
+    first, second = (_draw(subject, np.random.default_rng([seed, number]), (n, d)) for number in (1, 2))
     answers = [subject(first) for _ in range(3)]
     if subject.returned != subject.dtype:
         raise Finding(f"your function returns {subject.returned} for {subject.dtype} tokens")
@@ -194,9 +192,10 @@ def _look(subject: Subject, n: int, d: int, seed: int, progress: Callable[[int, 
     return Seen(points, J, error, "central differences")
 
 
-def _on_grid(Y: FloatArray, step: float) -> FloatArray:
-    """Y in multiples of a power of two, so that Y ± step has no rounding."""
-    return np.asarray(np.round(Y / step) * step)
+def _draw(subject: Subject, rng: np.random.Generator, shape: tuple[int, int], size: float = 1.0) -> FloatArray:
+    """Random tokens in multiples of 256 ε, so that Y ± m h, h a power of two, has no rounding."""
+    grid = 256 * float(np.finfo(subject.dtype).eps)
+    return np.asarray(np.round(size * rng.standard_normal(shape) / grid) * grid)
 
 
 def _smooth_point(
@@ -207,7 +206,7 @@ def _smooth_point(
     h = size * step
     best: tuple[FloatArray, FloatArray, float] | None = None
     for _ in range(_DRAWS):
-        Y = _on_grid(size * rng.standard_normal(shape), h)
+        Y = _draw(subject, rng, shape, size)
         J, error = _central_differences(subject, Y, h)
         if best is None or error < best[2]:
             best = Y, J, error
@@ -375,12 +374,12 @@ def fit_constant(J: FloatArray, error: FloatArray, precision: Precision) -> Mixi
     N = J.shape[1]
     c = np.linspace(1.0, 2.0, len(J)) / len(J)
     C, C_error = np.tensordot(c, J, 1), float(c @ error)
-    for A, e in [*zip(J, error, strict=True), (C, C_error)]:
+    for what, A, e in [*(("J", A, e) for A, e in zip(J, error, strict=True)), ("a mean of the J", C, C_error)]:
         values, V = np.linalg.eig(A)
         reach = 2 * N * np.linalg.cond(V) * N * (e + 4 * EPS * np.abs(A).max())
         if np.abs(values.imag).max() > reach:
             value = values[np.argmax(values.imag)]
-            return Mixing(None, f"J has the eigenvalues {value.real:.3g} ± {value.imag:.3g}i", complex(value))
+            return Mixing(None, f"{what} has the eigenvalues {value.real:.3g} ± {value.imag:.3g}i", complex(value))
     # V is that of C, the last. Rounding may take a repeated eigenvalue off the real line, as a pair, of one real span
     V, values = np.where(values.imag >= 0, V.real, V.imag), values.real
     condition = float(np.linalg.cond(V))
@@ -442,9 +441,9 @@ def _judge(seen: Seen, subject: Subject) -> GradientField:
             ),
             subject,
         )
+    unsure = f"derivatives are known to {blur:.1g} of the largest {known}"
     if misfit <= _CLEAR:
-        return verdict("undecided", f"undecided: derivatives are known to {blur:.1g} of the largest {known}")
-
+        return verdict("undecided", f"undecided: {unsure}, and the asymmetry is {misfit:.1g} times what that explains")
     uneven = f"asymmetry {report.asymmetry:.3g} {known}"
     fit = fit_diagonal(J, error, precision.widest, lambda a: f"entry ({a // shape[1]}, {a % shape[1]})")
     if fit.found and blur <= precision.coarse:
@@ -453,7 +452,7 @@ def _judge(seen: Seen, subject: Subject) -> GradientField:
         inside = float(asymmetry_of(_in_metric(J, fit.p)).max())
         return _on_closed_path(verdict("diagonal", f"{text} {uneven}", in_metric=inside, metric=p), subject)
     if fit.found is not False:
-        why = fit.why or f"derivatives are known to {blur:.1g} of the largest"
+        why = fit.why or unsure
         return verdict("undecided", f"undecided: not a gradient step in the Euclidean metric, {uneven}; {why}")
     return _on_closed_path(
         beyond_diagonal(verdict("none", f"{NO_DIAGONAL}: {fit.why}; {uneven}"), J, error, precision), subject
