@@ -30,7 +30,7 @@ from refimpl.claims.verify import _execute, _row
 from refimpl.feedforward import FeedForwardEnergy
 from refimpl.residual import ResidualAttentionEnergy
 from refimpl.rho import PENALTIES, get_rho
-from refimpl.testing import rounding, strategies
+from refimpl.testing import gradient_field, rounding, strategies
 from refimpl.transformer import UnfoldedTransformer
 
 CLAIMS = all_claims()
@@ -288,6 +288,21 @@ def without_the_step_size(right, *args, **constants):
 def between():
     """Quadratics seen from the middle of their minimisers, where f and g pull against each other."""
     return quadratics().map(lambda case: replace(case, y=(case.a + case.b) / 2))
+
+
+def seen_as(J=lambda J: J, error=lambda error: error):
+    """What was seen of an update, changed."""
+    return lambda right, *args: (seen := right(*args))._replace(J=J(seen.J), error=error(seen.error))
+
+
+def reciprocal(right, *args):
+    fit = right(*args)
+    return fit._replace(p=fit.p.max() / fit.p)
+
+
+def trusting(right, subject, points, J, error):
+    """A complex step that nothing is compared with."""
+    return right(subject, points, J, error + 1e9)
 
 
 STEEP = activation(  # slope 2: φ is concave on y < 0
@@ -595,6 +610,36 @@ FAULTS = {
         "prox ignoring M": instead(UnfoldedTransformer, "layer", joint_layer(prox_size=np.ones_like)),
         "a gradient's sign": instead(UnfoldedTransformer, "layer", joint_layer(sign=-1)),
     },
+    "gradient_field.integrability": {
+        "only the symmetric part": instead(
+            gradient_field, "_look", seen_as(J=lambda J: (J + np.swapaxes(J, -1, -2)) / 2)
+        ),
+        "J of the first point for all": instead(
+            gradient_field, "_look", seen_as(J=lambda J: np.broadcast_to(J[:1], J.shape))
+        ),
+        "rows and columns exchanged": instead(gradient_field, "_look", seen_as(J=lambda J: np.swapaxes(J, -1, -2))),
+        "signs ignored": instead(gradient_field, "fit_diagonal", lambda right, J, *args: right(np.abs(J), *args)),
+        "errors too large": instead(gradient_field, "_look", seen_as(error=lambda error: 1e12 * error)),
+        "errors too small": instead(gradient_field, "_look", seen_as(error=lambda error: 1e-9 * error)),
+        "1 / p for p": instead(gradient_field, "fit_diagonal", reciprocal),
+        "p off by 1e-5": instead(
+            gradient_field,
+            "fit_diagonal",
+            lambda right, *args: (fit := right(*args))._replace(p=fit.p * np.linspace(1, 1 + 1e-5, fit.p.size)),
+        ),
+        "a complex step that nothing is compared with": instead(gradient_field, "_complex_steps", trusting),
+        "differences twice too large": instead(
+            gradient_field, "_central_differences", lambda right, *args: (2 * (seen := right(*args))[0], seen[1])
+        ),
+        "asymmetry over ‖J‖": instead(
+            gradient_field,
+            "asymmetry_of",
+            lambda right, J: (
+                np.linalg.norm(J - np.swapaxes(J, 1, 2), axis=(1, 2)) / (2 * np.linalg.norm(J, axis=(1, 2)))
+            ),
+        ),
+        "asymmetry off by 1e-9": instead(gradient_field, "asymmetry_of", times(SLIGHTLY)),
+    },
     "backward.attention": {
         "R not symmetrised": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: 2 * Q)),
         "R halved": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: (Q + Q.T) / 2)),
@@ -742,6 +787,7 @@ TAME = {
     "alternating.truncation": certify("truncation", always),
     "alternating.attention_metric": certify("attention_metric", always),
     "joint.step": instead(UnfoldedTransformer, "layer", still),
+    "gradient_field.integrability": instead(definitions, "softmax_attention", lambda right, Y, *args: Y),
 }
 
 

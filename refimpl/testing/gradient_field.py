@@ -58,9 +58,9 @@ class GradientField:
     verdict : "euclidean" or "diagonal", the metric in which T is a gradient step; "constant" where no diagonal metric
         will do but one that mixes entries; "none" where no diagonal metric will do; "undecided".
     diagnosis : the verdict and its reason in one sentence.
-    asymmetry : ‖½ (J − Jᵀ)‖ / ‖J − I‖, the largest over the points: 0 for a Euclidean gradient step, 1 for a pure
-        rotation, the same for every step size. ``error`` bounds what differentiation contributes to it, ``where`` is
-        the point (n, d).
+    asymmetry : ‖½ (J − Jᵀ)‖ / ‖J − I‖, the largest over the points: 0 for a Euclidean gradient step, 1 where the
+        displacement T(y) − y is a pure rotation, the same for every step size. ``error`` is what differentiation may
+        contribute to it, ``where`` the point (n, d).
     in_metric : the same in the metric that was found.
     metric : p (n, d), the smallest weight of each independent group of entries being 1; P (N, N) for "constant".
     eigenvalue : one of J that is not real, where that shows that there is no constant metric at all.
@@ -413,13 +413,14 @@ def _judge(seen: Seen, subject: Subject) -> GradientField:
     shape = points.shape[1:]
     N = J.shape[1]
     asymmetry = asymmetry_of(J)
-    worst = int(asymmetry.argmax())
-    moved = float(np.linalg.norm(J[worst] - np.eye(N)))
+    moved = np.linalg.norm(J - np.eye(N), axis=(1, 2))
+    unknown = N * error / np.where(moved == 0, 1.0, moved)
+    worst = int((asymmetry - unknown).argmax())  # where T hardly moves its tokens the share is rounding
     report = GradientField(
         "undecided",
         "",
         float(asymmetry[worst]),
-        N * float(error[worst]) / moved if moved else 0.0,
+        float(unknown[worst]),
         points[worst],
         route=seen.route,
         points=points,
