@@ -18,7 +18,7 @@ def blocks(text, language):
 
 def test_python_blocks_run(capsys):
     code = blocks(README, "python")
-    assert len(code) == 5
+    assert len(code) == 6
     namespace = {}
     for block in code:
         exec(compile(block, "README.md", "exec"), namespace)
