@@ -397,7 +397,17 @@ def test_a_jump_is_no_gradient_step(seed, dtype):
 def test_a_derivative_that_is_not_seen_is_undecided():
     report = examine_field(lambda Y: np.round(Y, 3))
     assert report.verdict == "undecided"
-    assert "derivatives are known to" in report.diagnosis
+    assert "the derivatives of T(y) − y are known to" in report.diagnosis
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-9, 1e-12, 1e-15])
+def test_a_step_too_small_to_be_seen_is_undecided(alpha):
+    """J is known to 8 N ε = 4e-15: an asymmetry of 10 times that is seen, and α = 1e-10 to 1e-4 of itself."""
+    rotation = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    turns = examine_field(lambda Y: Y + alpha * Y @ rotation, 1, 2)
+    assert turns.verdict == ("none" if alpha > 1e-13 else "undecided")
+    still = examine_field(lambda Y: Y - alpha * np.tanh(Y), 1, 2)
+    assert still.verdict == ("euclidean" if alpha > 1e-10 else "undecided")
 
 
 def test_asymmetry_below_the_rounding_of_float32_is_not_seen():

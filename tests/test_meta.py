@@ -629,7 +629,7 @@ FAULTS = {
         ),
         "a complex step that nothing is compared with": instead(gradient_field, "_complex_steps", trusting),
         "differences twice too large": instead(
-            gradient_field, "_central_differences", lambda right, *args: (2 * (seen := right(*args))[0], seen[1])
+            gradient_field, "_central_differences", lambda right, *args: (2 * (seen := right(*args))[0], *seen[1:])
         ),
         "asymmetry over ‖J‖": instead(
             gradient_field,

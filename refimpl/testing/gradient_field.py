@@ -39,7 +39,7 @@ class Precision(NamedTuple):
     """What a dtype lets one see.
 
     step : of the differences, for tokens of size 1: truncation and rounding are about equal there.
-    coarse : derivatives known no better than to this share of the largest say nothing.
+    coarse : derivatives T(y) − y that are known no better than to this share of the largest say nothing.
     widest : metrics whose weights differ by a larger factor are not told from none.
     """
 
@@ -207,25 +207,20 @@ def _smooth_point(
     best: tuple[FloatArray, FloatArray, float] | None = None
     for _ in range(_DRAWS):
         Y = _draw(subject, rng, shape, size)
-        J, error = _central_differences(subject, Y, h)
-        if best is None or error < best[2]:
-            best = Y, J, error
-        if error <= coarse * _largest(J):
+        J, apart, rounding = _central_differences(subject, Y, h)
+        if best is None or apart + rounding < best[2]:
+            best = Y, J, apart + rounding
+        if apart <= coarse * np.abs(J - np.eye(Y.size)).max() + rounding:
             break
     assert best is not None
     return best
 
 
-def _largest(J: FloatArray) -> float:
-    """The scale of a Jacobian: its largest entry, or that of J − I."""
-    return float(max(np.abs(J).max(), np.abs(J - np.eye(len(J))).max()))
+def _central_differences(subject: Subject, Y: FloatArray, h: float) -> tuple[FloatArray, float, float]:
+    """J (N, N) by central differences of the steps h, 2h and 4h, extrapolated twice (Richardson), and its two errors.
 
-
-def _central_differences(subject: Subject, Y: FloatArray, h: float) -> tuple[FloatArray, float]:
-    """J (N, N) by central differences of the steps h, 2h and 4h, extrapolated twice (Richardson), and its error.
-
-    The error is how far the two extrapolations of lower order are apart, which shows kinks, curvature and the
-    rounding of the function, and what 8 ε of the largest number gives over h.
+    They are how far the two extrapolations of lower order are apart, which shows kinks, curvature and what the function
+    loses on the way, and what 8 ε of the largest number gives over h.
     """
     N = Y.size
     D, size = np.empty((3, N, N)), np.abs(Y).max()
@@ -238,7 +233,7 @@ def _central_differences(subject: Subject, Y: FloatArray, h: float) -> tuple[Flo
             size = max(size, np.abs(up).max())
     fine, wide = (4 * D[0] - D[1]) / 3, (4 * D[1] - D[2]) / 3
     rounding = 8 * float(np.finfo(subject.dtype).eps) * size / h
-    return (16 * fine - wide) / 15, float(np.abs(fine - wide).max() + rounding)
+    return (16 * fine - wide) / 15, float(np.abs(fine - wide).max()), float(rounding)
 
 
 def _complex_steps(
@@ -262,7 +257,7 @@ def _complex_steps(
     if not (np.abs(steps[0] - J) <= _CLEAR * error[:, None, None]).all():
         return None
     scatter = np.abs(steps[0] - steps[1]).max(axis=(1, 2))
-    size = np.array([_largest(each) for each in steps[0]])
+    size = np.maximum(np.abs(steps[0]).max(axis=(1, 2)), 1)
     return steps[0], 8 * (scatter + J.shape[1] * EPS * size)
 
 
@@ -323,8 +318,8 @@ def fit_diagonal(J: FloatArray, error: FloatArray, widest: float, name: Callable
     misfit = np.where(groups[:, None] == groups, _misfit(J, error, log_p, slack), 0)
     if misfit.max() > _CLEAR:
         k, a, b = _where(misfit)
-        ask = f"the weights of {name(a)} and {name(b)} would need the ratio {p[a] / p[b]:.4g}"
-        here = f"{J[k, b, a] / J[k, a, b]:.4g}" if J[k, a, b] else "another"
+        ask = f"the weights of {name(a)} and {name(b)} would need the ratio {p[a] / p[b]:.6g}"
+        here = f"{J[k, b, a] / J[k, a, b]:.6g}" if J[k, a, b] else "another"
         return Fit(False, p, f"{ask} for some pairs and points and {here} for others")
     if misfit.max() > 1 or alone.max() > _CLEAR:
         return Fit(None, p, "the asymmetry in the metric that fits best is within ten times the error")
@@ -397,7 +392,7 @@ def fit_constant(J: FloatArray, error: FloatArray, precision: Precision) -> Mixi
     fit = fit_diagonal(turned, turned_error, precision.widest, lambda a: f"eigenvector {a + 1}")
     if fit.found is False and distinct:
         return Mixing(None, "the points ask for different ones")
-    if not fit.found or turned_error.max() > precision.coarse * np.abs(turned).max():
+    if not fit.found or turned_error.max() > precision.coarse * np.abs(turned - np.eye(N)).max():
         return Mixing()
     P = inverse.T @ (fit.p[:, None] * inverse)
     spread = np.linalg.eigvalsh(P)
@@ -430,7 +425,7 @@ def _judge(seen: Seen, subject: Subject) -> GradientField:
         return replace(report, verdict=verdict, diagnosis=f"{text} ({CLAIM})", **fields)
 
     known = f"at {len(points)} points, by {seen.route}"
-    blur = max(e / _largest(A) for A, e in zip(J, error, strict=True))
+    blur = float(error.max() / (np.abs(J - np.eye(N)).max() or np.inf))
     misfit = _misfit(J, error, np.zeros(N), np.zeros(N)).max()
     if blur <= precision.coarse and misfit <= 1:
         return _on_closed_path(
@@ -442,7 +437,7 @@ def _judge(seen: Seen, subject: Subject) -> GradientField:
             ),
             subject,
         )
-    unsure = f"derivatives are known to {blur:.1g} of the largest {known}"
+    unsure = f"the derivatives of T(y) − y are known to {blur:.1g} of the largest {known}"
     if misfit <= _CLEAR:
         return verdict("undecided", f"undecided: {unsure}, and the asymmetry is {misfit:.1g} times what that explains")
     uneven = f"asymmetry {report.asymmetry:.3g} {known}"
