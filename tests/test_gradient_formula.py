@@ -75,6 +75,9 @@ def test_refuted_at_a_point(texts, says):
     ("texts", "says"),
     [
         (["-y2/(y1**2 + y2**2)", "y1/(y1**2 + y2**2)"], "1/(y1**2 + y2**2) may leave holes"),
+        (["-y2/(2*y1**2 + 2*y2**2)", "y1/(2*y1**2 + 2*y2**2)"], "may leave holes"),
+        (["-y2/sqrt(9*y1**2 + 9*y2**2)**2", "y1/sqrt(9*y1**2 + 9*y2**2)**2"], "may leave holes"),
+        (["y1*log(2*y1**2 + 2*y2**2)", "y2*log(2*y1**2 + 2*y2**2)"], "may leave holes"),
         (["where(y1 > 0, y1, 0)", "y2"], "where(...) may jump"),
         (["sqrt(-1 - y1**2)"], "the formulas have no value at any point tried"),
     ],

@@ -5,7 +5,7 @@
 An update y ↦ T(y) of R^N, tokens (n, d) with N = n d, is a step y − P⁻¹ ∇E(y) on some energy E in the metric P
 (constant, symmetric, positive definite) iff P J(y) is symmetric at every y, J = ∂T/∂y: then the field P (y − T(y)) is
 free of rotation, which makes it a gradient on a convex domain (Poincaré). The metric is Euclidean where P = I, and
-diagonal where P = diag(p): p_a J_ab = p_b J_ba. That E falls is another question: of −E the update is a step as well.
+diagonal where P = diag(p): p_a J_ab = p_b J_ba. That E falls is another question: the step may be too long.
 
 A function is differentiated at a few points, and nothing is said beyond the error of that; formulas are decided by
 :mod:`refimpl.testing.gradient_formula`.

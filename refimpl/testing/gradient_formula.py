@@ -68,7 +68,7 @@ def examine_formulas(texts: Sequence[str], seed: int = 0) -> GradientField:
     agrees = _agrees(field.jacobian, seen, ones)
     if agrees is True:
         text = "your update is a gradient step in the Euclidean metric: that J is symmetric is proved"
-        return verdict("euclidean", text, in_metric=0.0, metric=np.ones(N))
+        return verdict("euclidean", text, asymmetry=0.0, in_metric=0.0, metric=np.ones(N))
     if agrees is None:
         return replace(report, diagnosis=f"undecided: SymPy neither proves nor refutes that J is symmetric ({CLAIM})")
     p, why = _forced(seen)
@@ -202,10 +202,10 @@ def _doubt(field: formula.Field) -> str | None:
     """Why the formulas may be undefined or jump on a set that leaves no convex domain, if they may."""
     if any(expr.has(sympy.Piecewise) for expr in field.components):
         return "where(...) may jump"
-    for operation in field.partial:
-        if operation.is_real or _total(operation, field.symbols):
-            continue
-        return f"{show.formula(operation)} may leave holes in the domain, around which a field can turn"
+    # as it is written an operation may have become a product of several: sqrt(4 y) is 2 sqrt(y)
+    for operation in (node for written in field.partial for node in written.atoms(sympy.Pow, sympy.log)):
+        if not operation.is_real and not _total(operation, field.symbols):
+            return f"{show.formula(operation)} may leave holes in the domain, around which a field can turn"
     return None
 
 
