@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from . import __version__, cli_check, cli_figures, cli_rho, cli_train, cli_vectors, console
+from . import __version__, cli_check, cli_figures, cli_gradient_field, cli_rho, cli_train, cli_vectors, console
 from .cli_rho import at_least
 
 Report = dict[str, Any]
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> tuple[int, str]:
     parser = _parser()
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and argv[0] in ("rho", "activation", "check"):
+    if argv and argv[0] in ("rho", "activation", "check", "gradient-field"):
         # a formula such as -exp(-z) is no option: argparse lets spaces pass
         argv = [
             f" {word}" if word[:1] == "-" and word[1:2] not in ("", "-") and word != "-h" else word for word in argv
@@ -333,6 +333,12 @@ COMMANDS = {
         )
         for kind, what in cli_check.WHAT.items()
     },
+    "gradient-field": Command(
+        "whether an update is a gradient step, and in which metric",
+        cli_gradient_field.gradient_field_arguments,
+        cli_gradient_field.gradient_field,
+        cli_gradient_field.show_gradient_field,
+    ),
     "vectors write": Command(
         "test vectors for implementations in any language",
         cli_vectors.write_arguments,

@@ -1,5 +1,7 @@
 """``refimpl check attention|feedforward|layer MODULE:FUNCTION``: somebody else's code, in a process of its own.
 
+``refimpl gradient-field`` runs it here as well.
+
 A function may end the process, hold the interpreter for ever or print a novel; none of it reaches the command's own
 process, which reads one JSON object a line from the child and gives it up when the child falls silent.
 """
@@ -44,16 +46,21 @@ def check_arguments(kind: str) -> Callable[[argparse.ArgumentParser], None]:
     def add(parser: argparse.ArgumentParser) -> None:
         signature = {"attention": "fn(Y, W)", "feedforward": "fn(Y, Wf, B)", "layer": "fn(Y, W, Wf, B)"}[kind]
         parser.add_argument("function", metavar="MODULE:FUNCTION", help=f"{signature}, importable from here")
-        parser.add_argument("--framework", choices=("numpy", "torch", "jax"), default="numpy", help="whose arrays")
-        parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="of the arrays")
+        call_arguments(parser)
         parser.add_argument("--batched", action="store_true", help="Y is (b, n, d)")
         if kind != "feedforward":
             parser.add_argument("--rho", default="exp", metavar="R", help="the penalty: a name or a formula in z (exp)")
         if kind == "attention":
             parser.add_argument("--pair-weights", action="store_true", help="fn(Y, W, m) takes the pair weights (n, n)")
-        parser.add_argument("--timeout", type=_time_limit, default=10.0, metavar="S", help="seconds for one call (10)")
 
     return add
+
+
+def call_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say how a function is called."""
+    parser.add_argument("--framework", choices=("numpy", "torch", "jax"), default="numpy", help="whose arrays")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="of the arrays")
+    parser.add_argument("--timeout", type=_time_limit, default=10.0, metavar="S", help="seconds for one call (10)")
 
 
 def check(kind: str) -> Callable[[argparse.Namespace], tuple[int, Report]]:
@@ -72,7 +79,7 @@ def check(kind: str) -> Callable[[argparse.Namespace], tuple[int, Report]]:
             "seed": arguments.seed,
         }
         with console.progress() as progress:
-            report = _supervised(task, progress)
+            report = supervised(task, progress)
         return 0 if report["ok"] else 1, {"function": arguments.function, "kind": kind} | report
 
     return run
@@ -101,7 +108,7 @@ WHAT = {"attention": "attention step", "feedforward": "feed-forward step", "laye
 # ------------------------------------------------------------------------------------------------ the parent
 
 
-def _supervised(task: Message, progress: console.Progress | None) -> Report:
+def supervised(task: Message, progress: console.Progress | None) -> Report:
     """The report of a child process, or what can be said when it is gone."""
     child = subprocess.Popen(
         [sys.executable, "-m", "refimpl.cli_check", json.dumps(task)],
@@ -189,10 +196,11 @@ def _examined(task: Message, say: Callable[..., None]) -> Report:
     from .attention import AttentionEnergy
     from .examine import load
     from .testing.conformance import examine
+    from .testing.gradient_field import examine_field
     from .testing.kit import Finding
     from .testing.subject import Subject
 
-    rho = AttentionEnergy(rho=task["rho"]).rho
+    rho = AttentionEnergy(rho=task.get("rho", "exp")).rho
     module = task["function"].partition(":")[0]
     if not all(part.isidentifier() for part in module.split(".")) or ":" not in task["function"]:
         raise ValueError(f"function: expected MODULE:FUNCTION, got {task['function']!r}")
@@ -202,12 +210,20 @@ def _examined(task: Message, say: Callable[..., None]) -> Report:
         message = finding.finding.replace("your function", "your module", 1)
         check = {"name": "import", "claim": "", "passed": False, "message": message, "counterexample": None}
         return {"ok": False, "diagnosis": message, "checks": [check], "skipped": {"the rest": "there is no function"}}
+    call = {name: task[name] for name in ("framework", "dtype", "seconds", "seed")}
+
+    def progress(number: int, total: int, name: str) -> None:
+        say(at=[number, total, name])
+
+    if task["kind"] == "gradient field":
+        return examine_field(load(task["function"]), task["tokens"], task["dim"], **call, progress=progress).as_dict()
     return examine(
         task["kind"],
         load(task["function"]),
         rho,
-        **{name: task[name] for name in ("framework", "dtype", "batched", "pair_weights", "seconds", "seed")},
-        progress=lambda number, total, name: say(at=[number, total, name]),
+        **call,
+        **{name: task[name] for name in ("batched", "pair_weights")},
+        progress=progress,
         found=lambda result: say(found=vars(result)),
     ).as_dict()
 

@@ -1,4 +1,4 @@
-"""Formulas of one variable, read safely: text → SymPy expression → function of arrays or of single numbers.
+"""Formulas, read safely: text → SymPy expression → function of arrays or of single numbers.
 
 The text is never evaluated. A tokenizer and a Pratt parser turn it into a postfix program over a closed list of
 functions; the program is bounded before SymPy sees it, and each step is checked as it is built, because SymPy evaluates
@@ -14,7 +14,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -35,9 +35,11 @@ MAX_EXPONENT = 300  # of a power, of nested powers together, and of exp of a con
 MAX_DIGITS = 40  # of one number as written
 MAX_MAGNITUDE = 300  # constants lie within 1e-300 … 1e300
 MAX_ARGUMENTS = 8  # of min and max
+MAX_COMPONENTS = 12  # of a field
 MAX_EVENTS = 1_000_000  # function calls and returns that SymPy may spend on one question: well under a second
 
 _VARIABLES = {"z": {"nonnegative": True}, "x": {"real": True}}
+_COMPONENTS = tuple(f"y{a}" for a in range(1, MAX_COMPONENTS + 1))
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
@@ -102,9 +104,14 @@ _TOKEN = re.compile(
 
 @functools.cache
 def symbol(variable: str = "z") -> sympy.Symbol:
-    """The variable of parsed formulas: ``"z"`` is non-negative (penalties), ``"x"`` is real (activations)."""
+    """The variable of parsed formulas: ``"z"`` is non-negative (penalties), ``"x"`` is real (activations).
+
+    ``"y1"``, ``"y2"`` and so on are real: the components that a field is a function of.
+    """
     import sympy
 
+    if variable in _COMPONENTS:
+        return sympy.Symbol(variable, real=True)
     if variable not in _VARIABLES:
         raise ValueError(f"variable: expected one of {', '.join(map(repr, _VARIABLES))}, got {variable!r}")
     return sympy.Symbol(variable, **_VARIABLES[variable])
@@ -123,11 +130,11 @@ def parse(text: str, variable: str = "z", parameters: Mapping[str, float | str] 
         raise TypeError(f"formula: expected text, got {type(text).__name__}")
     if variable not in _VARIABLES:
         raise ValueError(f"variable: expected one of {', '.join(map(repr, _VARIABLES))}, got {variable!r}")
-    steps = _Parser(text, variable, _read_parameters(parameters or {}, variable)).program()
+    steps = _Parser(text, (variable,), _read_parameters(parameters or {}, variable)).program()
     z = symbol(variable)  # and SymPy is imported, outside the budget
 
     def build() -> sympy.Expr:
-        expr = _build(text, steps, variable)
+        expr = _build(text, steps, (variable,))
         expr.diff(z, 2)  # whoever asks for a formula goes on to differentiate it
         return expr
 
@@ -149,10 +156,53 @@ def partial_operations(
     SymPy cancels as it builds: ``sqrt(z - 3) * sqrt(z - 3)`` becomes z − 3, which is defined where the formula is not.
     Whoever asks where a formula is defined asks these as well.
     """
-    steps = _Parser(text, variable, _read_parameters(parameters or {}, variable)).program()
+    steps = _Parser(text, (variable,), _read_parameters(parameters or {}, variable)).program()
     partial: list[Any] = []
-    _within_budget(lambda: _build(text, steps, variable, partial))
+    _within_budget(lambda: _build(text, steps, (variable,), partial))
     return [expr for expr in dict.fromkeys(partial) if expr.free_symbols]
+
+
+class Field(NamedTuple):
+    """A map y ↦ T(y): its components in y1, y2, …, the Jacobian J_ab = ∂T_a/∂y_b, and the operations as written."""
+
+    symbols: list[sympy.Symbol]
+    components: list[sympy.Expr]
+    jacobian: list[list[sympy.Expr]]
+    partial: list[sympy.Expr]
+
+
+def parse_field(texts: Sequence[str]) -> Field:
+    """The field that formulas in y1, y2, … write, as many as there are components, each read as :func:`parse` does.
+
+    ``partial`` is what :func:`partial_operations` gives. Raises as :func:`parse` does, and names the component.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise TypeError(f"formulas: expected a list of texts, one a component, got {type(texts).__name__}")
+    if not 1 <= len(texts) <= MAX_COMPONENTS:
+        raise FormulaError(f"formulas: expected 1 to {MAX_COMPONENTS} components, got {len(texts)}")
+    variables = _COMPONENTS[: len(texts)]
+    symbols = [symbol(variable) for variable in variables]
+    components, jacobian = [], []
+    partial: list[Any] = []
+    for a, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise TypeError(f"formulas: expected texts, got {type(text).__name__} as component {a}")
+
+        def build(text: str = text) -> tuple[sympy.Expr, list[sympy.Expr]]:
+            expr = _build(text, _Parser(text, variables, {}).program(), variables, partial)
+            return expr, [expr.diff(y) for y in symbols]
+
+        try:
+            expr, row = _within_budget(build, 3 * MAX_EVENTS)
+        except FormulaError as error:
+            raise FormulaError(f"component {a}: {error}") from None
+        except (NotImplementedError, RecursionError, ArithmeticError, ValueError, TypeError):
+            raise FormulaError(
+                f"component {a}: {_shorten(text)} is too complicated for SymPy to differentiate; expected a simpler one"
+            ) from None
+        components.append(expr)
+        jacobian.append(row)
+    return Field(symbols, components, jacobian, [expr for expr in dict.fromkeys(partial) if expr.free_symbols])
 
 
 def derivative(expr: sympy.Expr, symbol: sympy.Symbol, order: int = 1) -> sympy.Expr:
@@ -230,10 +280,10 @@ class _Step(NamedTuple):
 
 
 class _Parser:
-    def __init__(self, text: str, variable: str, parameters: Mapping[str, Fraction]) -> None:
+    def __init__(self, text: str, variables: tuple[str, ...], parameters: Mapping[str, Fraction]) -> None:
         if len(text) > MAX_LENGTH:
             raise FormulaError(f"formula: expected at most {MAX_LENGTH} characters, got {len(text)}")
-        self.text, self.variable, self.parameters = text, variable, parameters
+        self.text, self.variables, self.parameters = text, variables, parameters
         self.steps: list[_Step] = []
         self.nesting = self.end = 0
         self.token = _Token("end", "", 0, 0)
@@ -241,7 +291,7 @@ class _Parser:
 
     def program(self) -> list[_Step]:
         if self.token.kind == "end":
-            raise FormulaError(f"column 1: the formula is empty; expected an expression in {self.variable}")
+            raise FormulaError(f"column 1: the formula is empty; expected an expression in {', '.join(self.variables)}")
         self.expression()
         if self.token.kind != "end":
             raise self.unexpected("an operator or the end")
@@ -316,10 +366,10 @@ class _Parser:
             self.nested(self.expression)
             self.expect(")", "an operator or ')'")
         else:
-            raise self.unexpected(f"a number, {self.variable}, a function or '('")
+            raise self.unexpected(f"a number, {', '.join(self.variables)}, a function or '('")
 
     def name(self, token: _Token) -> None:
-        known = [self.variable, *self.parameters, *_CONSTANTS, *_FUNCTIONS]
+        known = [*self.variables, *self.parameters, *_CONSTANTS, *_FUNCTIONS]
         if token.text not in known:
             near = difflib.get_close_matches(token.text[:40], known, 1)
             hint = f"did you mean {near[0]!r}? known are" if near else "expected one of"
@@ -357,20 +407,20 @@ class _Parser:
         self.emit(comparison, 2, start)
 
 
-def _build(text: str, steps: list[_Step], variable: str, partial: list[Any] | None = None) -> sympy.Expr:
+def _build(text: str, steps: list[_Step], variables: tuple[str, ...], partial: list[Any] | None = None) -> sympy.Expr:
     """Run the postfix program in SymPy. A constant is tried in floats before SymPy may evaluate it.
 
     ``partial`` receives the operations that are not defined everywhere, as they are written.
     """
     import sympy
 
-    leaves = {variable: symbol(variable), "pi": sympy.pi, "e": sympy.E}
+    leaves = {"pi": sympy.pi, "e": sympy.E} | {variable: symbol(variable) for variable in variables}
     stack: list[tuple[Any, float | None]] = []  # an expression, and its value where it is constant
     seen: set[Any] = set()
     for step in steps:
         if not step.arguments:
             expr = leaves[step.name] if step.value is None else sympy.Rational(*step.value.as_integer_ratio())
-            stack.append((expr, None if step.name == variable else float(expr)))
+            stack.append((expr, None if step.name in variables else float(expr)))
             continue
         entry, operands = _TABLE[step.name], stack[-step.arguments :]
         del stack[-step.arguments :]

@@ -30,7 +30,7 @@ from refimpl.claims.verify import _execute, _row
 from refimpl.feedforward import FeedForwardEnergy
 from refimpl.residual import ResidualAttentionEnergy
 from refimpl.rho import PENALTIES, get_rho
-from refimpl.testing import rounding, strategies
+from refimpl.testing import gradient_field, rounding, strategies
 from refimpl.transformer import UnfoldedTransformer
 
 CLAIMS = all_claims()
@@ -348,6 +348,22 @@ def without_moduli(right, Wf):
 
 SYMMETRIC_PART_ACTS = instead(FeedForwardEnergy, "_acting", lambda right, self: (self.Wf + self.Wf.T) / 2)
 EUCLIDEAN = instead(FeedForwardEnergy, "_measured", lambda right, self, M: M)
+
+
+def seen_as(J=lambda J: J, error=lambda error: error):
+    """What was seen of an update, changed."""
+    return lambda right, *args: (seen := right(*args))._replace(J=J(seen.J), error=error(seen.error))
+
+
+def reciprocal(right, *args):
+    fit = right(*args)
+    return fit._replace(p=fit.p.max() / fit.p)
+
+
+def trusting(right, subject, points, J, error):
+    """A complex step that nothing is compared with."""
+    return right(subject, points, J, error + 1e9)
+
 
 STEEP = activation(  # slope 2: φ is concave on y < 0
     "leaky_relu",
@@ -742,6 +758,36 @@ FAULTS = {
             lambda right, *args: [[SLIGHTLY * x for x in row] for row in right(*args)],
         ),
     },
+    "gradient_field.integrability": {
+        "only the symmetric part": instead(
+            gradient_field, "_look", seen_as(J=lambda J: (J + np.swapaxes(J, -1, -2)) / 2)
+        ),
+        "J of the first point for all": instead(
+            gradient_field, "_look", seen_as(J=lambda J: np.broadcast_to(J[:1], J.shape))
+        ),
+        "rows and columns exchanged": instead(gradient_field, "_look", seen_as(J=lambda J: np.swapaxes(J, -1, -2))),
+        "signs ignored": instead(gradient_field, "fit_diagonal", lambda right, J, *args: right(np.abs(J), *args)),
+        "errors too large": instead(gradient_field, "_look", seen_as(error=lambda error: 1e12 * error)),
+        "errors too small": instead(gradient_field, "_look", seen_as(error=lambda error: 1e-9 * error)),
+        "1 / p for p": instead(gradient_field, "fit_diagonal", reciprocal),
+        "p off by 1e-5": instead(
+            gradient_field,
+            "fit_diagonal",
+            lambda right, *args: (fit := right(*args))._replace(p=fit.p * np.linspace(1, 1 + 1e-5, fit.p.size)),
+        ),
+        "a complex step that nothing is compared with": instead(gradient_field, "_complex_steps", trusting),
+        "differences twice too large": instead(
+            gradient_field, "_central_differences", lambda right, *args: (2 * (seen := right(*args))[0], *seen[1:])
+        ),
+        "asymmetry over ‖J‖": instead(
+            gradient_field,
+            "asymmetry_of",
+            lambda right, J: (
+                np.linalg.norm(J - np.swapaxes(J, 1, 2), axis=(1, 2)) / (2 * np.linalg.norm(J, axis=(1, 2)))
+            ),
+        ),
+        "asymmetry off by 1e-9": instead(gradient_field, "asymmetry_of", times(SLIGHTLY)),
+    },
     "backward.attention": {
         "R not symmetrised": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: 2 * Q)),
         "R halved": instead(AttentionEnergy, "vjp", attention_vjp(symmetrise=lambda Q: (Q + Q.T) / 2)),
@@ -896,6 +942,7 @@ TAME = {
     "asymmetric.two_sided": instead(
         definitions, "query_side", lambda right, Y, M, exp: right(Y, definitions.symmetric_part(M), exp)
     ),
+    "gradient_field.integrability": instead(definitions, "softmax_attention", lambda right, Y, *args: Y),
 }
 
 

@@ -18,7 +18,7 @@ def blocks(text, language):
 
 def test_python_blocks_run(capsys):
     code = blocks(README, "python")
-    assert len(code) == 6
+    assert len(code) == 7
     namespace = {}
     for block in code:
         exec(compile(block, "README.md", "exec"), namespace)
@@ -39,7 +39,7 @@ def test_console_blocks_name_real_commands():
         ("cli", "refimpl verify"),
         ("test", "pytest"),
     ]
-    used = re.findall(r"(?:^|&& )refimpl ((?:rho |activation |check |vectors )?\w+)", console, re.MULTILINE)
+    used = re.findall(r"(?:^|&& )refimpl ((?:rho |activation |check |vectors )?[\w-]+)", console, re.MULTILINE)
     assert len(used) >= 6
     assert set(used) <= set(COMMANDS)
 
@@ -52,7 +52,7 @@ def test_relative_links_exist():
 
 def test_the_table_of_claims_is_the_ledger():
     rows = re.findall(
-        r"^\| `([a-z]+\.[a-z_]+)` \| (.*) \| \[.*\]\((.*)\) \| \[`(.*)`\]\(.*\) \|$", README, re.MULTILINE
+        r"^\| `([a-z_]+\.[a-z_]+)` \| (.*) \| \[.*\]\((.*)\) \| \[`(.*)`\]\(.*\) \|$", README, re.MULTILINE
     )
     ledger = [(c.id, c.statement, f"derivations/{c.notebook}", c.code) for c in all_claims().values()]
     assert [(i, statement.replace("\\|", "|"), n, f"refimpl.{code}") for i, statement, n, code in rows] == ledger

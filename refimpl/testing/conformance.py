@@ -16,8 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +28,10 @@ from ..transformer import UnfoldedTransformer
 from . import rounding
 from .deviations import Inputs, Model, Observation, explain
 from .kit import Check, CheckFailure, Finding, Result
-from .subject import DTYPES, FRAMEWORKS, Subject, describe
+from .subject import Subject, describe, same_answer
+
+if TYPE_CHECKING:
+    from .gradient_field import GradientField
 
 KINDS = ("attention", "feedforward", "layer")
 # what each kind of function takes, by the names of Inputs; m only where it is asked for
@@ -52,11 +54,12 @@ class Conformance:
 
 
 class NonConformance(AssertionError):
-    """The function is not what it is checked to be; ``report`` is the :class:`Conformance`."""
+    """The function is not what it is checked to be; ``report`` is the :class:`Conformance` or `GradientField`."""
 
-    def __init__(self, report: Conformance) -> None:
+    def __init__(self, report: Conformance | GradientField) -> None:
         self.report = report
-        failed = [f"  {check.name}: {check.message}" for check in report.checks if not check.passed]
+        checks = report.checks if isinstance(report, Conformance) else ()
+        failed = [f"  {check.name}: {check.message}" for check in checks if not check.passed]
         super().__init__("\n".join([str(report.diagnosis), *failed]))
 
 
@@ -146,11 +149,8 @@ def examine(
 
     ``progress`` is told (number, total, name) before each check and ``found`` its result.
     """
-    for name, value, known in (("kind", kind, KINDS), ("framework", framework, FRAMEWORKS), ("dtype", dtype, DTYPES)):
-        if value not in known:
-            raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
-    if find_spec(framework) is None:
-        raise ValueError(f"framework: {framework} is not installed")
+    if kind not in KINDS:
+        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     subject = Subject(fn, framework, dtype, batched, read_number(seconds, "seconds", "(0, inf)"))
     bench = Bench(kind, subject, AttentionEnergy(rho=rho).rho, pair_weights, seed)
     checks = [check for check in CHECKS[kind] if check.name not in bench.skipped()]
@@ -255,6 +255,13 @@ class Bench:
             return self.subject(*self.arguments(inputs))
         except Finding as finding:
             raise Finding(f"{finding.finding} ({inputs.note})", self.show(inputs)) from None
+
+    def shown(self, inputs: Inputs, question: Callable[[], None]) -> None:
+        """``question()``; a finding carries the inputs."""
+        try:
+            question()
+        except Finding as finding:
+            raise Finding(finding.finding, self.show(inputs)) from None
 
     # --------------------------------------------------------------------------------------------- the reference
 
@@ -516,24 +523,14 @@ def _fixed_points(bench: Bench) -> None:
 def _unchanged(bench: Bench) -> None:
     inputs = bench.inputs("3 tokens", 3, 2, 2)
     arrays = bench.given(inputs)
-    for name, before, after in zip(ARGUMENTS[bench.kind], arrays, bench.subject.after_call(arrays), strict=False):
-        if not np.array_equal(before, after):
-            message = f"your function changes its input: {name} is another array after the call"
-            raise Finding(message, bench.show(inputs))
+    bench.shown(inputs, lambda: bench.subject.changed(arrays, ARGUMENTS[bench.kind][: len(arrays)]))
 
 
 def _twice(bench: Bench) -> None:
     inputs = bench.inputs("3 tokens", 3, 2, 2)
     other = bench.inputs("3 other tokens", 3, 2, 2, size=1.6)
-    if not bench.subject.keeps(*(bench.given(which) for which in (inputs, other))):
-        raise Finding(
-            "your function uses its memory again: an earlier result changes at the next call", bench.show(inputs)
-        )
-    answers = [bench.call(inputs) for _ in range(3)]
-    for later in answers[1:]:
-        if not np.array_equal(answers[0], later):
-            gap = float(np.abs(answers[0] - later).max())
-            raise Finding(f"your function gives another answer the second time, off by {gap:.2g}", bench.show(inputs))
+    bench.shown(inputs, lambda: bench.subject.reuses_memory(bench.given(inputs), bench.given(other)))
+    bench.shown(inputs, lambda: same_answer([bench.call(inputs) for _ in range(3)]))
 
 
 def _layout(bench: Bench) -> None:

@@ -13,6 +13,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,11 @@ class Subject:
     """
 
     def __init__(self, fn: Callable[..., Any], framework: str, dtype: str, batched: bool, seconds: float) -> None:
+        for name, value, known in (("framework", framework, FRAMEWORKS), ("dtype", dtype, DTYPES)):
+            if value not in known:
+                raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
+        if find_spec(framework) is None:
+            raise ValueError(f"framework: {framework} is not installed")
         if not callable(fn):
             raise TypeError(f"fn: expected a function of {framework} arrays, got {type(fn).__name__}")
         importlib.import_module(framework)  # not in the first call, which has a time limit
@@ -55,18 +61,28 @@ class Subject:
         """The function's tokens for Y as it takes them, (n, d) or (b, n, d)."""
         return self.read(self.guarded(lambda: self.fn(*self.arrays(arrays))), arrays[0].shape)
 
-    def after_call(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
-        """What the inputs are after a call."""
+    def complex_step(self, Y: FloatArray, direction: FloatArray, size: float) -> FloatArray:
+        """Im fn(Y + i size direction) / size, the derivative of an analytic function of the tokens alone."""
+        moved = Y + 1j * size * direction
+        result = self._numpy(self.guarded(lambda: self.fn(*self.arrays([moved], dtype="complex128"))))
+        if result.dtype.kind != "c" or result.shape != Y.shape or not np.isfinite(result).all():
+            raise Finding("your function takes no complex tokens")
+        return np.array(result.imag / size)
+
+    def changed(self, arrays: Sequence[FloatArray], names: Sequence[str]) -> None:
+        """A :class:`Finding` where a call changes its inputs."""
 
         def call() -> list[Any]:
             given = self.arrays(arrays)
             self.fn(*given)
             return given
 
-        return [np.asarray(self._numpy(array), dtype=np.float64) for array in self.guarded(call)]
+        for name, before, after in zip(names, arrays, self.guarded(call), strict=True):
+            if not np.array_equal(before, np.asarray(self._numpy(after), dtype=np.float64)):
+                raise Finding(f"your function changes its input: {name} is another array after the call")
 
-    def keeps(self, arrays: Sequence[FloatArray], others: Sequence[FloatArray]) -> bool:
-        """Whether a result stays what it is when the function is called with others."""
+    def reuses_memory(self, arrays: Sequence[FloatArray], others: Sequence[FloatArray]) -> None:
+        """A :class:`Finding` where a result does not stay what it is when the function is called with others."""
 
         def call() -> bool:
             result = self._numpy(self.fn(*self.arrays(arrays)))
@@ -74,15 +90,18 @@ class Subject:
             self.fn(*self.arrays(others))
             return np.array_equal(result, before, equal_nan=True)
 
-        return bool(self.guarded(call))
+        if not self.guarded(call):
+            raise Finding("your function uses its memory again: an earlier result changes at the next call")
 
     def transposed_call(self, arrays: Sequence[FloatArray]) -> FloatArray:
         """The function's tokens for the same inputs stored column by column."""
         return self.read(self.guarded(lambda: self.fn(*self.arrays(arrays, order="F"))), arrays[0].shape)
 
-    def arrays(self, arrays: Sequence[FloatArray], order: Literal["C", "F"] = "C") -> list[Any]:
-        """The framework's own copies, in the dtype under test."""
-        copies = [np.array(array, dtype=self.dtype, order=order) for array in arrays]
+    def arrays(
+        self, arrays: Sequence[NDArray[Any]], order: Literal["C", "F"] = "C", dtype: str | None = None
+    ) -> list[Any]:
+        """The framework's own copies, in the dtype under test unless another is asked for."""
+        copies = [np.array(array, dtype=dtype or self.dtype, order=order) for array in arrays]
         if self.framework == "torch":
             import torch
 
@@ -189,6 +208,14 @@ class Subject:
         if isinstance(result, Finding):
             raise result
         raise Finding(f"your function raises {describe(result)}")
+
+
+def same_answer(answers: Sequence[FloatArray]) -> None:
+    """A :class:`Finding` unless all answers to one question are the first."""
+    for later in answers[1:]:
+        if not np.array_equal(answers[0], later):
+            gap = float(np.abs(answers[0] - later).max())
+            raise Finding(f"your function gives another answer the second time, off by {gap:.2g}")
 
 
 def describe(error: BaseException) -> str:

@@ -1,0 +1,217 @@
+"""Is the update that formulas write a gradient step? Decided by SymPy: proved, refuted at a rational point, or neither.
+
+The condition is that of :mod:`refimpl.testing.gradient_field`, p_a J_ab = p_b J_ba, with p = 1 and then with the p that
+the values at the points force. It is proved where the difference simplifies to 0 and the formulas are defined and
+continuous on a convex set, and refuted where the difference has an exact value other than 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import sympy
+
+from .. import formula
+from ..classify import show
+from ..numerics import EPS
+from .gradient_field import CLAIM, NO_DIAGONAL, PRECISION, GradientField, asymmetry_of, beyond_diagonal
+
+_POINTS = 12
+_DIGITS = 30
+_NONZERO = 1e-20  # a number that is larger at 30 digits is not 0
+
+_UNANSWERED = (NotImplementedError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError)
+
+
+class At(NamedTuple):
+    """A rational point and the exact values of J there, none of them at a kink."""
+
+    y: list[Any]
+    J: list[list[Any]]
+
+    def __str__(self) -> str:
+        return f"y = ({', '.join(map(str, self.y))})"
+
+
+def examine_formulas(texts: Sequence[str], seed: int = 0) -> GradientField:
+    """The report of ``check_gradient_field`` on formulas in y1, y2, …, whatever the verdict.
+
+    Raises :class:`refimpl.formula.FormulaError` or ``TypeError`` where they cannot be read.
+    """
+    field = formula.parse_field(texts)
+    N = len(field.symbols)
+    seen = list(_values(field, seed))
+    report = GradientField("undecided", f"undecided: the formulas have no value at any point tried ({CLAIM})")
+    if not seen:
+        return report
+    J = np.array([[[float(x) for x in row] for row in at.J] for at in seen])
+    points = np.array([[float(x) for x in at.y] for at in seen])
+    share = asymmetry_of(J)
+    worst = int(share.argmax())
+    report = replace(
+        report, asymmetry=float(share[worst]), error=0.0, where=points[worst], route="symbolic", points=points
+    )
+    doubt = _doubt(field)
+
+    def verdict(verdict: str, text: str, **fields: Any) -> GradientField:
+        if verdict != "none" and doubt:
+            verdict, text, fields = "undecided", f"undecided: J is symmetric in a metric, but {doubt}", {}
+        return replace(report, verdict=verdict, diagnosis=f"{text} ({CLAIM})", **fields)
+
+    ones = [sympy.Integer(1)] * N
+    agrees = _agrees(field.jacobian, seen, ones)
+    if agrees is True:
+        text = "your update is a gradient step in the Euclidean metric: that J is symmetric is proved"
+        return verdict("euclidean", text, asymmetry=0.0, in_metric=0.0, metric=np.ones(N))
+    if agrees is None:
+        return replace(report, diagnosis=f"undecided: SymPy neither proves nor refutes that J is symmetric ({CLAIM})")
+    p, why = _forced(seen)
+    if p is not None:
+        agrees = _agrees(field.jacobian, seen, p)
+        if agrees is True:
+            metric = f"the constant diagonal metric p = ({', '.join(map(_written, p))})"
+            text = f"your update is a gradient step in {metric}: that P J is symmetric is proved"
+            return verdict("diagonal", text, in_metric=0.0, metric=np.array([float(w) for w in p]))
+        if agrees is None:
+            text = "undecided: no gradient step in the Euclidean metric; of the others SymPy finds no answer"
+            return replace(report, diagnosis=f"{text} ({CLAIM})")
+        why = f"the weights that other pairs and points force do not fit {agrees}"
+    if why is None:
+        text = "undecided: no gradient step in the Euclidean metric, and the points force no other"
+        return replace(report, diagnosis=f"{text} ({CLAIM})")
+    text = f"{NO_DIAGONAL}: {why}"
+    error = 8 * EPS * np.abs(J).max(axis=(1, 2))
+    return beyond_diagonal(verdict("none", text), J, error, PRECISION["float64"])
+
+
+def _values(field: formula.Field, seed: int) -> Iterator[At]:
+    """Random rational points where every entry of J has a real value and no kink is."""
+    rng = random.Random(seed)
+    expressions = [*field.components, *(entry for row in field.jacobian for entry in row)]
+    kinks = {
+        node.lhs - node.rhs if isinstance(node, sympy.core.relational.Relational) else node.args[0]
+        for expr in expressions
+        for node in expr.atoms(sympy.Heaviside, sympy.sign, sympy.Abs, sympy.core.relational.Relational)
+    }
+    for _ in range(_POINTS):
+        y = [sympy.Rational(rng.randint(-20, 20), 7) for _ in field.symbols]
+        point = dict(zip(field.symbols, y, strict=True))
+
+        def value(expr: Any, point: dict[Any, Any] = point) -> Any:
+            return _answer(lambda: expr.subs(point))
+
+        if all(_sign(value(kink)) for kink in kinks):
+            J = [[value(entry) for entry in row] for row in field.jacobian]
+            if all(_sign(entry) is not None for row in J for entry in row):
+                yield At(y, J)
+
+
+def _answer(question: Callable[[], Any]) -> Any:
+    """``question()``, or None where SymPy has no answer in time."""
+    try:
+        return formula._within_budget(question)
+    except _UNANSWERED:
+        return None
+
+
+def _sign(number: Any) -> int | None:
+    """−1, 0 or 1, exactly; None for what is no real number or not told from 0."""
+    if number is None or not number.is_number or not number.is_finite:
+        return None
+    if number.is_Rational:
+        return int(sympy.sign(number))
+    close = _answer(lambda: sympy.N(number, _DIGITS, strict=True))
+    if close is None or not close.is_Float or abs(close) < _NONZERO:
+        return 0 if _is_zero(number) else None
+    return 1 if close > 0 else -1
+
+
+def _is_zero(expr: Any) -> bool:
+    """Whether SymPy proves expr = 0."""
+    steps = (
+        lambda: expr,
+        lambda: sympy.expand(expr),
+        lambda: sympy.expand(sympy.fraction(sympy.together(expr))[0]),
+        lambda: sympy.simplify(expr),
+    )
+    return any(_answer(step) == 0 for step in steps)
+
+
+def _agrees(J: Sequence[Sequence[Any]], seen: Sequence[At], p: Sequence[Any]) -> bool | str | None:
+    """Whether p_a J_ab = p_b J_ba: proved (True), refuted (the pair and the point), or None."""
+    pairs = list(combinations(range(len(p)), 2))
+    for a, b in pairs:
+        for at in seen:
+            if _sign(p[a] * at.J[a][b] - p[b] * at.J[b][a]):
+                return f"{_entry(at, a, b)} and {_entry(at, b, a)} at {at}"
+    return True if all(_is_zero(p[a] * J[a][b] - p[b] * J[b][a]) for a, b in pairs) else None
+
+
+def _entry(at: At, a: int, b: int) -> str:
+    return f"∂T{a + 1}/∂y{b + 1} = {_written(at.J[a][b])}"
+
+
+def _written(number: Any) -> str:
+    """A number exactly where that is short."""
+    exact = show.formula(number)
+    return exact if len(exact) <= 12 else f"{float(number):.6g}"
+
+
+def _forced(seen: Sequence[At]) -> tuple[list[Any] | None, str | None]:
+    """The p that the values force, the smallest of each group being 1, or why there is none, or neither."""
+    N = len(seen[0].y)
+    links: dict[int, dict[int, Any]] = {a: {} for a in range(N)}
+    for a, b in combinations(range(N), 2):
+        for at in seen:
+            forth, back = at.J[a][b], at.J[b][a]
+            signs = _sign(forth), _sign(back)
+            text = f"{_entry(at, a, b)} and {_entry(at, b, a)} at {at}"
+            if signs in ((1, -1), (-1, 1)):
+                return None, f"{text} have opposite signs"
+            if None in signs:
+                return None, None
+            if signs.count(0) == 1:
+                return None, f"{text}: one is 0 and the other is not"
+            if 0 not in signs and b not in links[a]:
+                ratio = back / forth
+                ratio = _answer(functools.partial(sympy.simplify, ratio)) or ratio
+                links[a][b], links[b][a] = ratio, 1 / ratio
+    p: dict[int, Any] = {}
+    for root in range(N):
+        if root in p:
+            continue
+        group, p[root] = [root], sympy.Integer(1)
+        for b in group:
+            for a in links[b]:
+                if a not in p:
+                    p[a] = p[b] * links[a][b]
+                    group.append(a)
+        smallest = min((p[a] for a in group), key=float)
+        for a in group:
+            p[a] = p[a] / smallest
+    return [p[a] for a in range(N)], None
+
+
+def _doubt(field: formula.Field) -> str | None:
+    """Why the formulas may be undefined or jump on a set that leaves no convex domain, if they may."""
+    if any(expr.has(sympy.Piecewise) for expr in field.components):
+        return "where(...) may jump"
+    # as it is written an operation may have become a product of several: sqrt(4 y) is 2 sqrt(y)
+    for operation in (node for written in field.partial for node in written.atoms(sympy.Pow, sympy.log)):
+        if not operation.is_real and not _total(operation, field.symbols):
+            return f"{show.formula(operation)} may leave holes in the domain, around which a field can turn"
+    return None
+
+
+def _total(operation: Any, symbols: Sequence[Any]) -> bool:
+    """Whether a power or logarithm is defined everywhere, or on the two sides of a hyperplane: both are convex."""
+    base = operation.base if operation.is_Pow else operation.args[0]
+    if operation.is_Pow and operation.exp.is_integer and (operation.exp.is_nonnegative or base.is_nonzero):
+        return True
+    return bool(base.is_positive or (base.is_polynomial(*symbols) and sympy.Poly(base, *symbols).total_degree() == 1))
