@@ -1,4 +1,4 @@
-"""The site: ``sphinx-build -W --keep-going -n -j auto docs build/site`` (``pip install '.[docs]'``)."""
+"""The site: ``sphinx-build -W --keep-going -n docs build/site`` (``pip install '.[docs]'``)."""
 
 import sys
 from pathlib import Path

@@ -91,7 +91,7 @@ def rewrite(app: Sphinx, docname: str, source: list[str]) -> None:
         text = re.sub(_CLAIM, _to_theorem, text, flags=re.MULTILINE | re.DOTALL)
         text = re.sub(_HEAD, rf"\g<0>{_DOWNLOAD.format(docname.rpartition('/')[2])}", text, count=1, flags=re.MULTILINE)
     else:
-        text = text.replace("](../derivations/", "](derivations/")
+        text = re.sub(r"\]\(((?:\.\./)*)\.\./derivations/", r"](\1derivations/", text)
     source[0] = re.sub(r"^\$\$ \(([\w-]+)\)$", _with_function, text, flags=re.MULTILINE)
 
 
@@ -316,4 +316,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-signature", signature)
     app.connect("missing-reference", resolve)
     app.connect("build-finished", finish)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "1"}
