@@ -1,4 +1,4 @@
-"""The site: ``sphinx-build -W --keep-going -n docs build/site`` (``pip install '.[docs]'``)."""
+"""The site: ``sphinx-build -T -W --keep-going -n docs build/site`` (``pip install '.[docs]'``)."""
 
 import sys
 from pathlib import Path
@@ -55,13 +55,6 @@ add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 viewcode_line_numbers = True
-# types of other packages, whose pages are elsewhere, and type aliases, which have none
-nitpick_ignore_regex = [
-    (r"py:.*", r"(numpy|np|sympy|mpmath|hypothesis|st|collections|pathlib|argparse|types|typing|contextlib|os)\..*"),
-    (r"py:.*", "|".join([*_ALIASES, r"(fractions\.)?Fraction", "Numbers", "Shape", "Values", "SearchStrategy"])),
-    (r"py:class", r"(refimpl\.[\w.]+\.)?(_\w+|[A-Z])"),  # a private base class, a type variable
-]
-
 html_theme = "furo"
 html_title = "refimpl"
 html_static_path = ["_static"]

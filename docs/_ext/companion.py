@@ -8,7 +8,6 @@ function's page. Which function an equation is comes from the ledger, and for an
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
@@ -50,18 +49,23 @@ def equations() -> dict[str, str]:
 
 
 def documented(name: str) -> str:
-    """The name under which the API pages have an object: that of the module that defines it."""
+    """The name under which the API pages have an object: that of the module that defines it.
+
+    Raises ``AttributeError`` or ``ValueError`` where there is no such object.
+    """
     module, parts = name, []
     while True:
-        with contextlib.suppress(ModuleNotFoundError):
+        try:
             owner: Any = importlib.import_module(module)
             break
-        module, _, last = module.rpartition(".")
-        parts.insert(0, last)
-    for part in parts[:1]:
-        found = getattr(owner, part)
-        module, parts[0] = found.__module__, found.__qualname__
-    return ".".join([module, *parts])
+        except ModuleNotFoundError:
+            module, _, last = module.rpartition(".")
+            parts.insert(0, last)
+    if not parts:
+        return module
+    found = getattr(owner, parts[0])
+    home, first = getattr(found, "__module__", module), getattr(found, "__qualname__", parts[0])
+    return ".".join([home, first, *parts[1:]])
 
 
 # ------------------------------------------------------------------------------------------------ the pages
@@ -123,8 +127,7 @@ def _to_function(match: re.Match[str]) -> str:
     owner = importlib.import_module(module)
     name = text.rpartition(f"{module.rpartition('.')[2]}.")[2]
     first = name.partition(".")[0]
-    role, target = ("py:obj", f"{module}.{name}") if hasattr(owner, first) else ("py:mod", module)
-    return f"{{{role}}}`{text} <{target}>`"
+    return f"{{py:obj}}`{text} <{f'{module}.{name}' if hasattr(owner, first) else module}>`"
 
 
 # ------------------------------------------------------------------------------------------------ the claims
@@ -185,13 +188,14 @@ def docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
     """A docstring of this package, plain text with Unicode mathematics, as reStructuredText; then its equations."""
     text = "" if "\n".join(lines).startswith("Alias for field number") else inspect.cleandoc("\n".join(lines))
     lines[:] = _restructured(text)
-    found = [equation for equation, function in equations().items() if function == name]
+    # autodoc asks for no docstring of a dataclass's field: the class answers for it
+    fields = {f"{name}.{field}" for field in getattr(obj, "__dataclass_fields__", ())}
     claims = {label(claim.id): claim.id for claim in all_claims().values()}
-    for equation in found:
-        where = f" :ref:`{claims[equation]}`," if equation in claims else ""
-        lines += ["", f":Derived in:{where} equation :eq:`{equation}`"]
-    if found:
-        lines.append("")
+    for equation, function in equations().items():
+        if function == name or function in fields:
+            own = "" if function == name else f"``{function.rpartition('.')[2]}``, "
+            where = f":ref:`{claims[equation]}`, " if equation in claims else ""
+            lines += ["", f":Derived in: {own}{where}equation :eq:`{equation}`", ""]
 
 
 _ENTRY = re.compile(r"(\w+(?:, \w+)*) : (.*)")
@@ -238,16 +242,36 @@ def signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, args: s
 
 
 def resolve(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
-    """``refimpl.AttentionEnergy``, as a user imports it, is on the page of the module that defines it."""
-    target = node.get("reftarget", "")
-    if node.get("refdomain") != "py" or not target.startswith("refimpl."):
+    """References that Sphinx cannot resolve by itself.
+
+    ``refimpl.AttentionEnergy``, as a user imports it, is on the page of the module that defines it. A type in a
+    signature, or a module, that exists and has no page is text. Anything else stays an error.
+    """
+    if node.get("refdomain") != "py":
         return None
-    with contextlib.suppress(AttributeError):
-        name = documented(target)
-        if name != target:
-            domain = env.get_domain("py")
-            return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)
+    target, module = node["reftarget"], node.get("py:module")
+    name = documented(target) if target.startswith("refimpl.") and exists(target) else target
+    if name != target:
+        return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)
+    if node["reftype"] in ("class", "mod") and (exists(target) or (module and mentions(module, target))):
+        return contnode
     return None
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is that of a module, or of something in one."""
+    try:
+        documented(name)
+    except (AttributeError, ValueError):
+        return False
+    return True
+
+
+def mentions(module: str, name: str) -> bool:
+    """Whether a module has a name, or imports it for its annotations only."""
+    owner, first = importlib.import_module(module), name.partition(".")[0]
+    imported = re.compile(rf"^ +(from|import)\b.*\b{re.escape(first)}\b", re.MULTILINE)
+    return hasattr(owner, first) or bool(imported.search(inspect.getsource(owner)))
 
 
 # ------------------------------------------------------------------------------------------------ the end
