@@ -67,3 +67,4 @@ html_theme_options = {
 }
 # MathJax comes with the site (companion.py): mathematics renders without a network
 mathjax_path = "mathjax/tex-chtml.js"
+mathjax3_config = {"chtml": {"scale": 0.9}}  # beside the text font

@@ -191,6 +191,17 @@ def test_a_docstring_in_plain_text(companion):
     ]
 
 
+def test_a_citation_gets_its_number_once_and_outside_code(companion):
+    bibliography = "@article{hunter2004,\n}\n@book{beck2017,\n}"
+    text = (
+        "A step (Hunter and\nLange 2004), a Beck $2017$ and\n\n```python\nBeck 2017\n```\n\nBeck (2017). Beck (2017)."
+    )
+    assert companion._cited(text, bibliography) == (
+        "A step (Hunter and\nLange 2004) {cite}`hunter2004`, a Beck $2017$ and\n\n```python\nBeck 2017\n```\n\n"
+        "Beck (2017) {cite}`beck2017`. Beck (2017)."
+    )
+
+
 NOTEBOOK = """---
 jupytext:
   text_representation:

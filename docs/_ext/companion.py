@@ -96,7 +96,8 @@ def rewrite(app: Sphinx, docname: str, source: list[str]) -> None:
         text = re.sub(_HEAD, rf"\g<0>{_DOWNLOAD.format(docname.rpartition('/')[2])}", text, count=1, flags=re.MULTILINE)
     else:
         text = re.sub(r"\]\(((?:\.\./)*)\.\./derivations/", r"](\1derivations/", text)
-    source[0] = re.sub(r"^\$\$ \(([\w-]+)\)$", _with_function, text, flags=re.MULTILINE)
+    text = re.sub(r"^\$\$ \(([\w-]+)\)$", _with_function, text, flags=re.MULTILINE)
+    source[0] = _cited(text, (Path(app.srcdir) / "references.bib").read_text(encoding="utf-8"))
 
 
 _HEAD = r"^# .*\n"
@@ -107,7 +108,7 @@ _CLAIM = r"^\*\*Claim\*\* `([\w.]+)`( \(ours\))?\. (.*?)(?=^(?:\*\*Derivation|``
 
 
 def _to_theorem(match: re.Match[str]) -> str:
-    name, ours, statement = match[1], match[2] or "", match[3]
+    name, ours, statement = match[1], ", ours" if match[2] else "", match[3]
     title = f":::{{prf:theorem}} `{name}`{ours}\n:label: theorem-{name}\n\n"
     return f"{title}{statement.rstrip()}\n:::\n\n{{ref}}`What was checked of it <claim-{name}>`.\n\n"
 
@@ -119,6 +120,19 @@ def _with_function(match: re.Match[str]) -> str:
         return match[0]
     short = ".".join(part for part in function.split(".") if part != "refimpl")
     return f"{match[0]}\n\n```{{container}} in-code\n{{py:obj}}`{short.partition('.')[2]} <{function}>`\n```\n"
+
+
+def _cited(text: str, bibliography: str) -> str:
+    """The first "Hunter and Lange (2004)" outside code with its number in the references, and so for each entry."""
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    for key, author, year in re.findall(r"^@\w+\{(([a-z]+)(\d+)),", bibliography, re.MULTILINE):
+        # the author, then whatever is neither a bracket nor code or mathematics, then the year
+        named = re.compile(rf"\b{author.title()}\b[^;`$()\[\]|]{{0,90}}?\(?(?:[A-Z]\w+ )?{year}\)?")
+        for index in range(0, len(parts), 2):
+            parts[index], found = named.subn(rf"\g<0> {{cite}}`{key}`", parts[index], count=1)
+            if found:
+                break
+    return "".join(parts)
 
 
 def _to_function(match: re.Match[str]) -> str:
