@@ -202,6 +202,11 @@ def test_a_citation_gets_its_number_once_and_outside_code(companion):
     )
 
 
+def test_a_claim_in_running_text_leads_to_its_derivation(companion):
+    text = "By `joint.step`.\n# `joint.step`\n[`joint.step`](x.md) `joint.stepp`\n```python\n`joint.step`\n```"
+    assert companion._with_claims(text) == text.replace("By `joint.step`", "By [`joint.step`](#joint.step)")
+
+
 NOTEBOOK = """---
 jupytext:
   text_representation:

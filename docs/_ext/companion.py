@@ -97,7 +97,7 @@ def rewrite(app: Sphinx, docname: str, source: list[str]) -> None:
     else:
         text = re.sub(r"\]\(((?:\.\./)*)\.\./derivations/", r"](\1derivations/", text)
     text = re.sub(r"^\$\$ \(([\w-]+)\)$", _with_function, text, flags=re.MULTILINE)
-    source[0] = _cited(text, (Path(app.srcdir) / "references.bib").read_text(encoding="utf-8"))
+    source[0] = _cited(_with_claims(text), (Path(app.srcdir) / "references.bib").read_text(encoding="utf-8"))
 
 
 _HEAD = r"^# .*\n"
@@ -122,9 +122,14 @@ def _with_function(match: re.Match[str]) -> str:
     return f"{match[0]}\n\n```{{container}} in-code\n{{py:obj}}`{short.partition('.')[2]} <{function}>`\n```\n"
 
 
+def _outside_code(text: str) -> list[str]:
+    """The text in pieces; those of even index are outside code."""
+    return re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def _cited(text: str, bibliography: str) -> str:
-    """The first "Hunter and Lange (2004)" outside code with its number in the references, and so for each entry."""
-    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    """The first "Hunter and Lange (2004)" with its number in the references, and so for each entry."""
+    parts = _outside_code(text)
     for key, author, year in re.findall(r"^@\w+\{(([a-z]+)(\d+)),", bibliography, re.MULTILINE):
         # the author, then whatever is neither a bracket nor code or mathematics, then the year
         named = re.compile(rf"\b{author.title()}\b[^;`$()\[\]|]{{0,90}}?\(?(?:[A-Z]\w+ )?{year}\)?")
@@ -132,6 +137,19 @@ def _cited(text: str, bibliography: str) -> str:
             parts[index], found = named.subn(rf"\g<0> {{cite}}`{key}`", parts[index], count=1)
             if found:
                 break
+    return "".join(parts)
+
+
+def _with_claims(text: str) -> str:
+    """The id of a claim in running text leads to its derivation; in headings, options and links it is left alone."""
+    ids = "|".join(re.escape(claim) for claim in all_claims())
+    parts = _outside_code(text)
+    for index in range(0, len(parts), 2):
+        lines = parts[index].split("\n")
+        parts[index] = "\n".join(
+            line if line.startswith(("#", ":")) else re.sub(rf"(?<!\[)`({ids})`(?!\])", r"[`\1`](#\1)", line)
+            for line in lines
+        )
     return "".join(parts)
 
 
