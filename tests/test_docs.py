@@ -58,6 +58,13 @@ def test_links_and_commands_exist(page):
     assert set(commands) <= set(COMMANDS)
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "contributing").glob("*.md")), ids=lambda page: page.stem)
+def test_the_files_to_touch_exist(page):
+    files = set(re.findall(r"`((?:refimpl|tests|docs|derivations)/[\w/.-]+)`", page.read_text(encoding="utf-8")))
+    assert len(files) > 3
+    assert [file for file in files if "SECTION" not in file and not (DOCS.parent / file).exists()] == []
+
+
 def test_every_check_is_described():
     table = (DOCS / "check.md").read_text(encoding="utf-8").partition("## What is checked")[2]
     described = {name for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE) for name in row.strip().split(", ")}
