@@ -1,6 +1,6 @@
 """Somebody else's function, called safely: its framework's arrays in, float64 out, and whatever it does is a finding.
 
-A function that raises, hangs, returns something else or leaves ``nan`` behind gives a :class:`Finding` about itself,
+A function that raises, hangs, returns something else or leaves ``nan`` behind gives a finding about itself,
 with the lines of its own code that led there.
 """
 
@@ -113,7 +113,7 @@ class Subject:
         return copies
 
     def read(self, result: Any, shape: tuple[int, ...]) -> FloatArray:
-        """What came back, as float64; a :class:`Finding` where it is not a finite real array of that shape."""
+        """What came back, as float64; a ``Finding`` where it is not a finite real array of that shape."""
         try:
             array = self._numpy(result)
         except (RuntimeError, TypeError, ValueError) as error:  # a tensor on a device without memory, and the like
@@ -179,7 +179,7 @@ class Subject:
         raise Finding(f"your function returns {came}, expected {expected}")
 
     def guarded(self, call: Callable[[], Any]) -> Any:
-        """The result of ``call``, or a :class:`Finding` about what it did instead."""
+        """The result of ``call``, or a ``Finding`` about what it did instead."""
         if self.hung:
             raise Finding("not run: your function did not return before")
         outcome: list[Any] = []
