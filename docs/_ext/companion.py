@@ -33,6 +33,7 @@ EQUATIONS = {
     "eq-apollonius-ball": "refimpl.experiments.apollonius.ball",
     "eq-truncated-share": "refimpl.certificates.truncated_share",
     "eq-prox-derivative": "refimpl.Activation.prox_derivative",
+    "eq-diagonal-lyapunov": "refimpl.asymmetric.diagonal_lyapunov",
 }
 
 
