@@ -247,14 +247,15 @@ def rounding_bound(attention: AttentionEnergy, feedforward: FeedForwardEnergy, Y
     The terms are ρ(z_ij) and the products in the two quadratics. z_ij is a sum of d squares whose relative error
     moves ρ by z |ρ'(z)| as much; Y W_f sums d products; the sum of all of them, a row at a time, passes a number
     through at most n + d additions. 32 more stand for the rest: ρ itself and the outer products. Numbers are rounded
-    by half an eps, which leaves a factor of two.
+    by half an eps, which leaves a factor of two. Where z is formed by products, ρ may be off by 2⁻⁴⁰ of itself.
     """
     Z = half_squared_distances(*project(Y, attention.W))
     pairs = np.abs(attention.rho.value(Z)) + Z * np.abs(attention.rho.derivative(Z))
     size = np.abs(Y)
     quadratic = size * (size @ np.abs(feedforward.Wf)) + (size + np.abs(feedforward.B)) ** 2
     n, d = Y.shape
-    return float((2 * d + n + 32) * EPS * 0.5 * (pairs.sum() + quadratic.sum()))
+    by_products = 2.0**-40 * np.abs(attention.rho.value(Z)).sum()
+    return float((2 * d + n + 32) * EPS * 0.5 * (pairs.sum() + quadratic.sum()) + 0.5 * by_products)
 
 
 # ------------------------------------------------------------------------------------------------ the plot
