@@ -299,6 +299,9 @@ def _gram(products: _Products, rows: slice, columns: slice) -> FloatArray:
     Z += np.swapaxes(products.half[..., columns, :], -1, -2)
     for P, Q in others:
         Z += P[..., rows, :] @ np.swapaxes(Q[..., columns, :], -1, -2)
+    if rows.start == columns.start:  # the square on the diagonal, which rounding leaves not quite symmetric
+        square = Z[..., : Z.shape[-2]]
+        square[...] = np.maximum(square, np.swapaxes(square, -1, -2))
     return np.maximum(Z, 0.0, out=Z)
 
 
@@ -309,11 +312,13 @@ def _near_pairs_by_differences(
     count = np.count_nonzero(near)
     if 8 * count > near.size:
         return half_squared_distances(*U, rows, columns)
-    *batch, i, j = np.nonzero(near)
-    u = U.high[(*batch, i + rows.start)] - U.high[(*batch, j + columns.start)]
-    if U.low is not None:
-        u += U.low[(*batch, i + rows.start)] - U.low[(*batch, j + columns.start)]
-    Z[near] = 0.5 * (u * u).sum(axis=-1)
+    pairs, at_once = np.nonzero(near), max(1, BLOCK // max(1, U.high.shape[-1]))
+    for start in range(0, count, at_once):
+        *batch, i, j = (index[start : start + at_once] for index in pairs)
+        u = U.high[(*batch, i + rows.start)] - U.high[(*batch, j + columns.start)]
+        if U.low is not None:
+            u += U.low[(*batch, i + rows.start)] - U.low[(*batch, j + columns.start)]
+        Z[(*batch, i, j)] = 0.5 * (u * u).sum(axis=-1)
     return Z
 
 
