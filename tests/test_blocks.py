@@ -18,7 +18,7 @@ from refimpl import PENALTIES, AttentionEnergy, Rho, attention, definitions, num
 from refimpl.numerics import EPS, distance_blocks, half_squared_distances, project
 from refimpl.testing import strategies
 from refimpl.testing.exact import attention_input, exact, matrix
-from refimpl.testing.rounding import TINY, attention_vjp_tolerance, pairs, spread
+from refimpl.testing.rounding import TINY, attention_vjp_tolerance, energy_error, pairs, spread
 from refimpl.testing.strategies import AttentionCase
 
 ALWAYS, NEVER = 0, 1 << 60
@@ -262,6 +262,7 @@ def check_energy(rho, Y, W, m):
 
         E = np.sign(one.rho.value(np.full(1, 1.0))) * size.sum() / 2  # no penalty here changes its sign
         close("value", E, size.sum() / 2)
+        assert abs(got["value"][index] - E) <= 2 * energy_error(one, y)
         close("kernel", Gamma, Gamma.max())
         close("weights", A, 1.0)
         close("step", y.mean(axis=0) + A @ offset, spread(y) + 1e12 * EPS * np.abs(y).max())
@@ -354,12 +355,10 @@ def test_rows_whose_degree_overflows(products):
     np.testing.assert_allclose(AttentionEnergy(pair_weights=m).step(Y), expected, rtol=0, atol=1e-12 * spread(Y))
 
 
-@pytest.mark.parametrize("rho", PENALTIES)
+@pytest.mark.parametrize("rho", [rho.name for rho in PENALTIES.values() if rho.bernstein])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e3, 1e12, 1e30])
 def test_float32_against_float64_of_the_same_tokens(rho, scale):
     """ε = 2⁻²³ in a weight, the last bit of z and of ρ', and n roundings of each of two sums, all of float32."""
-    if rho in ("truncated", "epanechnikov"):
-        pytest.skip("the kernel jumps or bends at z = 1, where no accuracy of the weights can be promised")
     Y = (scale * random(200, 16)).astype(np.float32)
     attn, wide = AttentionEnergy(np.eye(16) / scale / 4, rho), Y.astype(float)
     assert numerics._SMALL < 200 * 200 * 16

@@ -177,8 +177,9 @@ def majorizer_at_the_new_point(right, self, Y_new, Y):
     return self.value(Y) + change.sum() / 2
 
 
-def unweighted_tokens_vanish(right, self, Z):
-    return right(self, Z) * (self._kernel(Z, self.pair_weights).sum(axis=-1, keepdims=True) > 0)
+def unweighted_tokens_vanish(right, self, Z, *rows):
+    A = right(self, Z, *rows)
+    return A if rows else A * (self._kernel(Z, self.pair_weights).sum(axis=-1, keepdims=True) > 0)
 
 
 def own_diagonal(right, self, Y, alpha=1.0):
