@@ -3,7 +3,7 @@
 Everything is computed in float64. What makes the energies right to the last digits is that tokens that are close in
 the metric of W get an accurate distance wherever they lie: neither a translation of 1e8 nor a direction that W
 nearly ignores may cost digits. For that u_i is kept as an unevaluated sum of two floats, and distances are formed
-from differences of tokens, never from the Gram matrix, whose products cancel.
+from differences of tokens, or, of many tokens, from products that are as good: those of the Gram matrix cancel.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from refimpl.testing.strategies import AttentionCase
 
 ALWAYS, NEVER = 0, 1 << 60
 RELATIVE = 2.0**-46 / (1 - 2.0**-46)
-ALL = slice(None)
 
 
 @pytest.fixture
