@@ -88,7 +88,7 @@ class AttentionEnergy:
     def value(self, Y: ArrayLike) -> Any:
         """E_attn(Y), shape (...), summed in float64 whatever the dtype of Y; inf where ρ(∞) = ∞ is reached."""
         tokens, dtype = self._read(Y)
-        return self._energy(self._blocks(self._project(tokens), dtype), self._batch(tokens))
+        return self._energy(self._blocks(self._project(tokens), dtype, values=True), self._batch(tokens))
 
     def gradient(self, Y: ArrayLike) -> Output:
         """∇E_attn(Y) = L Y S, shape (..., n, d)."""
@@ -122,12 +122,13 @@ class AttentionEnergy:
         change = np.zeros(self._batch(tokens))
         with np.errstate(over="ignore", invalid="ignore"):
             U, U_new = self._project(tokens), self._project(moved)
-            for block, new in zip(self._blocks(U), self._blocks(U_new), strict=True):
+            blocks, moved_blocks = self._blocks(U, values=True), self._blocks(U_new, values=True)
+            for block, new in zip(blocks, moved_blocks, strict=True):
                 # ½ Tr S Yᵀ L Y = Σ_{i<j} Γ_ij z_ij; where z overflows, so does E(Y), or Γ is 0
                 Gamma = self._kernel(block.Z, _part(self.pair_weights, block))
                 moves = np.where((Gamma == 0) | np.isinf(block.Z), 0.0, Gamma * (new.Z - block.Z))
                 change += sum_of_pairs(block, moves)
-            return self._energy(self._blocks(U), change.shape) + change
+            return self._energy(self._blocks(U, values=True), change.shape) + change
 
     def step(self, Y: ArrayLike, alpha: float = 1.0) -> Output:
         """Y⁺ = Y − α D⁻¹ L Y = (1 − α) Y + α A Y, shape (..., n, d).
@@ -260,17 +261,22 @@ class AttentionEnergy:
             Z[..., block.columns, block.rows] = np.swapaxes(block.Z, -1, -2)
         return Z
 
-    def _blocks(self, U: Projection, dtype: Any = np.float64) -> Iterator[Block]:
-        """z_ij in blocks; in float32 where the tokens are, are many, and are of a size whose square float32 holds."""
-        single = dtype == np.float32 and self.pair_weights is None and np.abs(U.high).max(initial=0.0) < _LARGE_SINGLE
-        return distance_blocks(U, self._harmless, bool(single))
+    def _blocks(self, U: Projection, dtype: Any = np.float64, values: bool = False) -> Iterator[Block]:
+        """z_ij in blocks, for ρ' or, with ``values``, for ρ as well.
 
-    def _harmless(self, delta: float, epsilon: float) -> bool:
-        """Whether errors δ in z change ρ'(z) by at most ε of itself: a completely monotone ρ' changes most at 0."""
+        In float32 where the tokens are, are many, and neither z nor ρ' leaves its range.
+        """
+        fits = self.pair_weights is None and bool(self.rho.concave) and np.abs(U.high).max(initial=0.0) < _LARGE_SINGLE
+        functions = (self.rho.derivative, self.rho.value) if values else (self.rho.derivative,)
+        return distance_blocks(U, functools.partial(self._harmless, functions), bool(dtype == np.float32 and fits))
+
+    def _harmless(self, functions: tuple[Function, ...], delta: float, epsilon: float) -> bool:
+        """Whether errors δ in z change these by at most ε of themselves: a Bernstein ρ and its ρ' change most at 0."""
         if not self.rho.bernstein:
             return False
-        at_0, at_delta = np.broadcast_to(self.rho.derivative(np.array([0.0, delta])), 2)
-        return bool(at_0 - at_delta <= epsilon * at_0)
+        z = np.array([0.0, delta])
+        ends = [np.broadcast_to(function(z), 2) for function in functions]
+        return all(bool(abs(at_0 - at_delta) <= epsilon * abs(at_0)) for at_0, at_delta in ends)
 
     def _energy(self, blocks: Iterator[Block], batch: tuple[int, ...]) -> Any:
         """Σ_{i<j} m_ij ρ(z_ij)."""
@@ -300,7 +306,9 @@ class AttentionEnergy:
 
     def _sums(self, blocks: Iterator[Block], M: FloatArray, m: FloatArray | None, diagonal: bool = True) -> _Sums:
         """Γ M and Γ 1, for pair weights m; ``diagonal=False`` takes the diagonal of Γ as 0."""
-        M = np.concatenate([M, np.ones((*M.shape[:-1], 1))], axis=-1)
+        # Γ M must neither overflow nor vanish in float32, if the blocks are: each column of M is scaled to 1
+        e = np.frexp(np.abs(M).max(axis=-2, keepdims=True, initial=0.0))[1]
+        M = np.concatenate([np.ldexp(M, -e), np.ones((*M.shape[:-1], 1))], axis=-1)
         batch = np.broadcast_shapes(() if m is None else m.shape[:-2], M.shape[:-2])
         total, smallest = np.zeros((*batch, *M.shape[-2:])), 0.0
         for block in blocks:
@@ -310,7 +318,7 @@ class AttentionEnergy:
             M = M.astype(Gamma.dtype, copy=False)
             add_symmetric_product(total, block, Gamma, M)
             smallest = min(smallest, float(Gamma.min(initial=0.0)))
-        return _Sums(total[..., :-1], total[..., -1:], smallest)
+        return _Sums(np.ldexp(total[..., :-1], e), total[..., -1:], smallest)
 
     def _means(self, U: Projection, M: FloatArray, dtype: Any = np.float64) -> _Means:
         """A M. Rows whose degree is 0, underflows or overflows are formed one by one."""

@@ -17,7 +17,7 @@ import numpy as np
 from . import text
 from .attention import AttentionEnergy
 from .feedforward import FeedForwardEnergy
-from .numerics import EPS, FloatArray, half_squared_distances, project
+from .numerics import EPS, FloatArray, differences_are_cheap, half_squared_distances, project
 from .rho import Rho
 from .transformer import UnfoldedTransformer
 
@@ -247,14 +247,16 @@ def rounding_bound(attention: AttentionEnergy, feedforward: FeedForwardEnergy, Y
     The terms are ρ(z_ij) and the products in the two quadratics. z_ij is a sum of d squares whose relative error
     moves ρ by z |ρ'(z)| as much; Y W_f sums d products; the sum of all of them, a row at a time, passes a number
     through at most n + d additions. 32 more stand for the rest: ρ itself and the outer products. Numbers are rounded
-    by half an eps, which leaves a factor of two.
+    by half an eps, which leaves a factor of two. Where z is formed by products, ρ may be off by 2⁻⁴⁰ of itself.
     """
-    Z = half_squared_distances(*project(Y, attention.W))
+    U = project(Y, attention.W)
+    Z = half_squared_distances(*U)
     pairs = np.abs(attention.rho.value(Z)) + Z * np.abs(attention.rho.derivative(Z))
     size = np.abs(Y)
     quadratic = size * (size @ np.abs(feedforward.Wf)) + (size + np.abs(feedforward.B)) ** 2
     n, d = Y.shape
-    return float((2 * d + n + 32) * EPS * 0.5 * (pairs.sum() + quadratic.sum()))
+    by_products = 0.0 if differences_are_cheap(U) else 2.0**-40 * np.abs(attention.rho.value(Z)).sum()
+    return float((2 * d + n + 32) * EPS * 0.5 * (pairs.sum() + quadratic.sum()) + 0.5 * by_products)
 
 
 # ------------------------------------------------------------------------------------------------ the plot

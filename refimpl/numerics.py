@@ -3,7 +3,7 @@
 Everything is computed in float64. What makes the energies right to the last digits is that tokens that are close in
 the metric of W get an accurate distance wherever they lie: neither a translation of 1e8 nor a direction that W
 nearly ignores may cost digits. For that u_i is kept as an unevaluated sum of two floats, and distances are formed
-from differences of tokens, never from the Gram matrix, whose products cancel.
+from differences of tokens, or, of many tokens, from products that are as good: those of the Gram matrix cancel.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def distance_blocks(U: Projection, harmless: Callable[[float, float], bool], sin
 
     ``harmless(δ, ε)`` says whether errors of δ in all z_ij change what is made of them by at most ε of itself; ε is
     2⁻⁴⁰. With R the largest ‖u_i‖, taken from the centroid, the Gram matrix, summed over 128 columns at a time, gives
-    δ = ½ (min(k, 128) + k / 14 + 24) EPS R². Where that is harmful u_i is cut into a multiple of 2⁻²⁵ R and a rest.
+    δ = ½ (min(k, 128) + k / 12 + 28) EPS R². Where that is harmful u_i is cut into a multiple of 2⁻²⁵ R and a rest.
     What the multiples contribute to z_ij has no rounding error at all, in whatever order it is summed, and the rest
     contributes 2⁻²⁵ times as much (Ozaki, Ogita, Oishi, Rump, 2012): z_ij is right to its last bit and
     δ = (5 k + 8) √k 2⁻²⁵ EPS R². Where that is harmful, pairs with δ > 2⁻⁴⁶ z_ij are formed again by differences.
@@ -229,9 +229,9 @@ def distance_blocks(U: Projection, harmless: Callable[[float, float], bool], sin
         single = False
     else:
         epsilon, relative, products = 2.0**-23 if single else 2.0**-40, 2.0**-26 if single else 2.0**-46, _products(U)
-        if not single and not harmless(float(products.delta.max()), epsilon):
+        if not single and not harmless(float(products.delta.max(initial=0.0)), epsilon):
             products = _split_products(U)
-        if not harmless(float(products.delta.max()), epsilon):
+        if not harmless(float(products.delta.max(initial=0.0)), epsilon):
             close = products.delta / relative
     for top in range(0, n, tall or 1):
         rows = slice(top, min(top + tall, n))
@@ -247,9 +247,9 @@ def distance_blocks(U: Projection, harmless: Callable[[float, float], bool], sin
 
 
 def differences_are_cheap(U: Projection) -> bool:
-    """Whether ``distance_blocks`` takes differences, because there are few or because they could overflow."""
+    """Whether ``distance_blocks`` takes differences, because there are few or because products could overflow."""
     n, k = U.high.shape[-2:]
-    return n * n * k <= _SMALL or U.exponent is not None
+    return n * n * k <= _SMALL or U.exponent is not None or np.abs(U.high).max(initial=0.0) >= 2.0**_LARGE_EXPONENT
 
 
 class _Products(NamedTuple):
@@ -269,7 +269,7 @@ def _products(U: Projection) -> _Products:
     # in sixteens, so that the error of ‖u_i‖² is (k / 16 + 16) EPS / 2 of it
     squares = np.add.reduceat(u * u, np.arange(0, k, 16), axis=-1).sum(axis=-1, keepdims=True)
     factors = tuple((part, -part) for part in np.split(u, range(128, k, 128), axis=-1))
-    delta = 0.5 * (min(k, 128) + k / 14 + 24) * EPS * squares.max(axis=(-2, -1), keepdims=True)
+    delta = 0.5 * (min(k, 128) + k / 12 + 28) * EPS * squares.max(axis=(-2, -1), keepdims=True)
     return _Products(0.5 * squares, factors, delta)
 
 
@@ -277,8 +277,9 @@ def _split_products(U: Projection) -> _Products:
     """u_i as a multiple of 2⁻²⁵ R and a rest."""
     k = U.high.shape[-1]
     u, rest = _two_sum(U.high, -U.high.mean(axis=-2, keepdims=True))
-    if U.low is not None:
-        rest = rest + U.low
+    if U.low is not None:  # which is all there is of u_i where the tokens share their leading digits
+        u, low = _two_sum(u, U.low)
+        rest += low
     R2 = (u * u).sum(axis=-1, keepdims=True).max(axis=-2, keepdims=True)
     grid = np.ldexp(1.0, np.frexp(np.sqrt(R2))[1] - 25)
     multiple = np.rint(u / grid) * grid
@@ -298,6 +299,9 @@ def _gram(products: _Products, rows: slice, columns: slice) -> FloatArray:
     Z += np.swapaxes(products.half[..., columns, :], -1, -2)
     for P, Q in others:
         Z += P[..., rows, :] @ np.swapaxes(Q[..., columns, :], -1, -2)
+    if rows.start == columns.start:  # the square on the diagonal, which rounding leaves not quite symmetric
+        square = Z[..., : Z.shape[-2]]
+        square[...] = np.maximum(square, np.swapaxes(square, -1, -2))
     return np.maximum(Z, 0.0, out=Z)
 
 
@@ -308,11 +312,13 @@ def _near_pairs_by_differences(
     count = np.count_nonzero(near)
     if 8 * count > near.size:
         return half_squared_distances(*U, rows, columns)
-    *batch, i, j = np.nonzero(near)
-    u = U.high[(*batch, i + rows.start)] - U.high[(*batch, j + columns.start)]
-    if U.low is not None:
-        u += U.low[(*batch, i + rows.start)] - U.low[(*batch, j + columns.start)]
-    Z[near] = 0.5 * (u * u).sum(axis=-1)
+    pairs, at_once = np.nonzero(near), max(1, BLOCK // max(1, U.high.shape[-1]))
+    for start in range(0, count, at_once):
+        *batch, i, j = (index[start : start + at_once] for index in pairs)
+        u = U.high[(*batch, i + rows.start)] - U.high[(*batch, j + columns.start)]
+        if U.low is not None:
+            u += U.low[(*batch, i + rows.start)] - U.low[(*batch, j + columns.start)]
+        Z[(*batch, i, j)] = 0.5 * (u * u).sum(axis=-1)
     return Z
 
 

@@ -65,5 +65,6 @@ def test_every_claim_of_the_text_is_in_the_ledger():
     sections = re.split(r"^## ", blueprint.read_text(encoding="utf-8"), flags=re.MULTILINE)
     text = "".join(section for section in sections if section[:2] in ("1.", "2.", "3.", "4.", "5.", "6."))
     of_the_text = set(re.findall(r"^\* `([a-z_]+\.[a-z_]+)`", text, re.MULTILINE))
-    assert set(all_claims()) - of_the_text == {"alternating.majorizer"}  # found since, on real text
+    ours = {claim for claim in all_claims() if claim.startswith("rounding.")}  # about the code, not the text
+    assert set(all_claims()) - of_the_text == {"alternating.majorizer"} | ours  # the first was found on real text
     assert of_the_text <= set(all_claims())

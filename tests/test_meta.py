@@ -24,6 +24,7 @@ from refimpl.activation import ACTIVATIONS
 from refimpl.attention import AttentionEnergy, AttentionVjp
 from refimpl.certificates import Certificate
 from refimpl.claims import all_claims, derive, verify
+from refimpl.claims import rounding as rounding_claims
 from refimpl.claims.alternating import quadratics
 from refimpl.claims.ledger import Claim, Finding, Violation, require, require_close, run
 from refimpl.claims.verify import _execute, _row
@@ -179,8 +180,9 @@ def majorizer_at_the_new_point(right, self, Y_new, Y):
     return self.value(Y) + change.sum() / 2
 
 
-def unweighted_tokens_vanish(right, self, Z):
-    return right(self, Z) * (self._kernel(Z, self.pair_weights).sum(axis=-1, keepdims=True) > 0)
+def unweighted_tokens_vanish(right, self, Z, *rows):
+    A = right(self, Z, *rows)
+    return A if rows else A * (self._kernel(Z, self.pair_weights).sum(axis=-1, keepdims=True) > 0)
 
 
 def own_diagonal(right, self, Y, alpha=1.0):
@@ -322,6 +324,37 @@ def without_the_step_size(right, *args, **constants):
     """α ≤ 1 / L_h not asked for."""
     certificate = right(*args, **constants)
     return certificate._replace(holds=certificate.margin >= 0)
+
+
+def uncentred(right, U):
+    u = U.high if U.low is None else U.high + U.low
+    return right(U)._replace(half=0.5 * (u * u).sum(axis=-1, keepdims=True), factors=((u, -u),))
+
+
+def negative_distances(right, products, rows, columns):
+    """The smaller of z and 0 not taken away."""
+    Z = sum(P[rows] @ Q[columns].T for P, Q in products.factors)
+    return Z + products.half[rows] + products.half[columns].T
+
+
+def split(bits=25, to_the_grid=np.rint, low_counts=True, half_rest=True):
+    """The split product on another grid, with R of the high halves alone, or with a part of the rest left out."""
+
+    def products(right, U):
+        u, rest = numerics._two_sum(U.high, -U.high.mean(axis=-2, keepdims=True))
+        low = 0.0 * u if U.low is None else U.low
+        if low_counts:
+            u, low = numerics._two_sum(u, low)
+        rest, R2 = rest + low, (u * u).sum(axis=-1).max()
+        grid = np.ldexp(1.0, np.frexp(np.sqrt(R2))[1] - bits)
+        m = to_the_grid(u / grid) * grid
+        r = (u - m) + rest
+        h, one = ((m + 0.5 * r) * r).sum(axis=-1, keepdims=True), np.ones((len(u), 1))
+        rest = np.hstack([m, r, h, one]), np.hstack([-r, -(m + r), one, h * half_rest])
+        half = 0.5 * (m * m).sum(axis=-1, keepdims=True)
+        return right(U)._replace(half=half, factors=((m, -m), rest))
+
+    return products
 
 
 def between():
@@ -844,6 +877,44 @@ FAULTS = {
         )
         for name in ACTIVATIONS
     },
+    "rounding.products": {
+        "not centred": instead(numerics, "_products", uncentred),
+        "the low half left out": instead(numerics, "_products", lambda right, U: right(U._replace(low=None))),
+        "½ missing": instead(numerics, "_products", lambda right, U: right(U)._replace(half=2 * right(U).half)),
+        "a panel left out": instead(
+            numerics, "_products", lambda right, U: right(U)._replace(factors=right(U).factors[:1])
+        ),
+        "δ halved": instead(numerics, "_products", lambda right, U: right(U)._replace(delta=right(U).delta / 2)),
+        "one row's half left out": instead(
+            numerics, "_gram", lambda right, p, rows, columns: np.maximum(right(p, rows, columns) - p.half.T, 0)
+        ),
+        "below zero": instead(numerics, "_gram", negative_distances),
+        "single precision": instead(numerics, "_gram", lambda right, *args: right(*args).astype(np.float32)),
+    },
+    "rounding.split": {
+        "a grid of 2⁻³⁰": instead(numerics, "_split_products", split(bits=30)),
+        "a grid of 2⁻²⁴": instead(numerics, "_split_products", split(bits=24)),
+        "not on a grid": instead(numerics, "_split_products", split(to_the_grid=lambda u: u)),
+        "rounded down": instead(numerics, "_split_products", split(to_the_grid=np.floor)),
+        "R of the high halves": instead(numerics, "_split_products", split(low_counts=False)),
+        "half of the rest left out": instead(numerics, "_split_products", split(half_rest=False)),
+        "the rest left out": instead(
+            numerics, "_split_products", lambda right, U: right(U)._replace(factors=right(U).factors[:1])
+        ),
+        "the low half left out": instead(numerics, "_split_products", lambda right, U: right(U._replace(low=None))),
+    },
+    "rounding.weights": {
+        "always harmless": instead(AttentionEnergy, "_harmless", lambda right, *args: True),
+        "ε doubled": instead(
+            AttentionEnergy, "_harmless", lambda right, self, f, delta, epsilon: right(self, f, delta, 2 * epsilon)
+        ),
+        "tested at 1": instead(
+            AttentionEnergy,
+            "_harmless",
+            lambda right, self, functions, *args: right(self, [lambda z, f=f: f(1 + z) for f in functions], *args),
+        ),
+        "epanechnikov taken for Bernstein": penalty("epanechnikov", bernstein=True),
+    },
 }
 
 
@@ -943,6 +1014,8 @@ TAME = {
         definitions, "query_side", lambda right, Y, M, exp: right(Y, definitions.symmetric_part(M), exp)
     ),
     "gradient_field.integrability": instead(definitions, "softmax_attention", lambda right, Y, *args: Y),
+    "rounding.products": instead(rounding_claims, "_half_squared", lambda right, *rows: 0),
+    "rounding.weights": harmless("epanechnikov"),
 }
 
 

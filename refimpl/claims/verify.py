@@ -25,9 +25,9 @@ Progress = Callable[[int, int, str], None]
 
 def all_claims() -> dict[str, Claim]:
     """Every claim by id, in the order of the text."""
-    from . import alternating, asymmetric, attention, backward, feedforward, gradient_field, residual
+    from . import alternating, asymmetric, attention, backward, feedforward, gradient_field, residual, rounding
 
-    sections = (attention, residual, feedforward, alternating, asymmetric, gradient_field, backward)
+    sections = (attention, residual, feedforward, alternating, asymmetric, gradient_field, backward, rounding)
     return {claim.id: claim for section in sections for claim in section.CLAIMS}
 
 

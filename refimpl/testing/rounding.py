@@ -13,7 +13,7 @@ import numpy as np
 
 from ..attention import AttentionEnergy
 from ..feedforward import FeedForwardEnergy
-from ..numerics import EPS, FloatArray, Output, centred, half_squared_distances, project
+from ..numerics import EPS, FloatArray, Output, centred, differences_are_cheap, half_squared_distances, project
 
 U = EPS / 2
 TINY = float(np.finfo(np.float64).tiny)
@@ -38,12 +38,15 @@ def energy_error(attention: AttentionEnergy, Y: Output) -> float:
     """A bound on the error of ``attention.value(Y)``.
 
     z has k squares and their sum, each difference being right to 2 u: its relative error is at most (k + 6) u, which
-    moves ρ by ρ'(z) z times that. Evaluating ρ costs a few u of |ρ|, and the sum over n² pairs at most 2 n u.
+    moves ρ by ρ'(z) z times that. Evaluating ρ costs a few u of |ρ|, and the sum over n² pairs at most 2 n u. Of so
+    many tokens that z is formed by products, |ρ| is right to 2⁻⁴⁰ of itself.
     """
     Z, size, Gamma = pairs(attention, Y)
     k = Y.shape[-1] if attention.W is None else attention.W.shape[1]
     moved = (k + 6) * np.where(Gamma == 0, 0.0, Gamma * Z).sum()
-    return float(U * (moved + (2 * len(Y) + 8) * size.sum()) / 2 + len(Y) ** 2 * TINY)
+    U_rows = project(np.asarray(Y, dtype=np.float64), attention.W)
+    by_products = 0.0 if differences_are_cheap(U_rows) else 2.0**-40 * size.sum()
+    return float((U * (moved + (2 * len(Y) + 8) * size.sum()) + by_products) / 2 + len(Y) ** 2 * TINY)
 
 
 def perturbation(attention: AttentionEnergy, Y: Output, r: FloatArray) -> float:
