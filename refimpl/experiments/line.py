@@ -27,10 +27,12 @@ _START, _STEPS = (-0.5, 0.0, 4.0), 6
 def majorizer(seed: int = 0, progress: Progress | None = None, cells: int = 161) -> dict[str, Any]:
     """E as a function of one token y, the others fixed, at ``cells`` places, and steps of that token alone.
 
-    A panel a penalty. Nothing is drawn at random. moves : y, the energy there, Q(· | Y) at the places, and what Q says
-    of a step of size α: ``minimiser``, reached with α = 1 / (1 − A_11), and ``limit``, with twice that, where Q is back
-    at E(Y). ``at`` : Q after the step α = 1, at the minimiser and at the limit. In one row the quadratic form of Q has
-    d_1 − Γ_11, and the step divides by d_1. max_alpha : at the first Y, of all tokens at once.
+    A panel a penalty. Nothing is drawn at random.
+
+    moves : y, the energy there, Q(· | Y) at the places, and what Q says of a step of size α: ``minimiser``, reached
+    with α = 1 / (1 − A_11), since Q bends by d_1 − Γ_11 and the step divides by d_1, and ``limit``, with twice that,
+    where Q is back at E(Y): how far y may go if Q majorizes E. ``at`` : Q after the step α = 1, at the minimiser and
+    at the limit. max_alpha : at the first Y, of all tokens at once; a bound for a concave penalty only.
     """
     panels = []
     for rho, y, others, extent in _CASES:
@@ -82,12 +84,12 @@ def draw_majorizer(numbers: dict[str, Any]) -> Any:
     touching: dict[str, Any] = {"color": canvas.BLUE, "markeredgecolor": "white", "linestyle": "none"}
     for panel, part, title in zip(axes[0], numbers["panels"], says, strict=True):
         first, second, *_ = moves = part["moves"]
-        for values, style, width, color, label in (
+        for values, dashes, width, color, label in (
             (part["energy"], "-", 2.0, "black", "energy E"),
             (first["majorizer"], "--", 2.0, canvas.BLUE, "Q(· | Y), which touches E at Y"),
             (second["majorizer"], ":", 1.8, canvas.BLUE, "Q after the first step"),
         ):
-            panel.plot(part["places"], values, style, linewidth=width, color=color, label=label)
+            panel.plot(part["places"], values, dashes, linewidth=width, color=color, label=label)
         panel.plot(
             *([move[key] for move in moves] for key in ("y", "energy")),
             "o",
@@ -98,21 +100,17 @@ def draw_majorizer(numbers: dict[str, Any]) -> Any:
         )
         to_minimum = 1 / (1 - first["A_11"])
         marks = [
-            (second["y"], "^", 1.0, "Q after α = 1"),
-            (first["minimiser"], "D", to_minimum, "minimum of Q"),
-            (first["limit"], "s", 2 * to_minimum, "Q back at E(Y): the largest α"),
+            (second["y"], 1.0, "^", "Q after α = 1", (-9, 0, "right")),
+            (first["minimiser"], to_minimum, "D", "minimum of Q", (0, -15, "center")),
+            (first["limit"], 2 * to_minimum, "s", "Q back at E(Y): the largest α", (9, 8, "left")),
         ]
-        for (y, marker, alpha, label), Q in zip(marks, first["at"], strict=True):
-            if part["rho"] == "exp" or marker == "^":  # where A_11 = 0 the step goes to the minimum
-                panel.plot(y, Q, marker, markersize=8, zorder=4, label=label, **touching)
-                side = {
-                    "^": (-9, 0, "right") if part["rho"] == "exp" else (0, -15, "center"),
-                    "D": (0, -15, "center"),
-                    "s": (9, 8, "left"),
-                }[marker]
-                panel.annotate(
-                    f"α = {alpha:.3g}", (y, Q), xytext=side[:2], textcoords="offset points", ha=side[2], va="center"
-                )
+        if first["A_11"] == 0:  # the step goes to the minimum, and nothing is promised as far as the limit
+            marks = [(*marks[0][:4], (0, -15, "center"))]
+        for (y, alpha, marker, label, (right, up, align)), Q in zip(marks, first["at"], strict=False):
+            panel.plot(y, Q, marker, markersize=8, zorder=4, label=label, **touching)
+            panel.annotate(
+                f"α = {alpha:.3g}", (y, Q), xytext=(right, up), textcoords="offset points", ha=align, va="center"
+            )
         panel.annotate("Y", (first["y"], first["energy"]), xytext=(9, -4), textcoords="offset points", va="center")
         low, high = min(part["energy"]), max(part["energy"])
         panel.set(title=title, xlabel="place y of the token that moves", ylabel="energy")
@@ -120,22 +118,12 @@ def draw_majorizer(numbers: dict[str, Any]) -> Any:
         panel.grid(color="0.92")
     start = numbers["panels"][0]["moves"][0]
     axes[0, 0].plot([start["limit"], start["y"]], [start["energy"]] * 2, color="0.45", linewidth=1)
-    for k, (move, after) in enumerate(pairwise(numbers["panels"][1]["moves"]), 1):
-        axes[0, 1].annotate(
-            "",
-            (after["y"], after["energy"]),
-            xytext=(move["y"], move["energy"]),
-            arrowprops={"arrowstyle": "->", "color": canvas.VERMILION, "shrinkA": 4, "shrinkB": 4},
-        )
-        side = -12 if after["y"] < 0 else 12
-        axes[0, 1].annotate(
-            str(k),
-            (after["y"], after["energy"]),
-            xytext=(side, -3),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-        )
+    style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center"}
+    arrow = {"arrowstyle": "->", "color": canvas.VERMILION, "shrinkA": 4, "shrinkB": 4}
+    path = [(move["y"], move["energy"]) for move in numbers["panels"][1]["moves"]]
+    for k, (before, after) in enumerate(pairwise(path), 1):
+        axes[0, 1].annotate("", after, xytext=before, arrowprops=arrow)
+        axes[0, 1].annotate(str(k), after, xytext=(np.copysign(14, after[0]), -5), **style)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure

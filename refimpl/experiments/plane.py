@@ -72,10 +72,10 @@ def draw(numbers: dict[str, Any]) -> Any:
         "alternating": "attention and ReLU in turn",
         "joint": "attention and ReLU in one step",
     }
-    styles = {
+    styles: dict[str, dict[str, Any]] = {
         "attention": {"color": canvas.BLUE, "linestyle": "--"},
         "data": {"color": canvas.GREEN, "linestyle": ":", "linewidth": 2.5},
-        "feed-forward": {"color": canvas.ORANGE, "linestyle": "-."},
+        "feed-forward": {"color": canvas.ORANGE, "linestyle": "-.", "linewidth": 2},
     }
     panels = [*zip(axes[0], axes[1], strict=True), *zip(axes[2], axes[3], strict=True)]
     for (plane, energies), (name, run) in zip(panels, numbers["runs"].items(), strict=True):
