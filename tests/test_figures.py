@@ -1,17 +1,21 @@
-"""The paper's figures 1 to 4: their numbers by a second route, and the command that writes them."""
+"""The paper's figures 1 to 4 and the pictures of the idea: their numbers by a second route, and their command."""
 
 from __future__ import annotations
 
 import functools
 import json
+import math
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
-from refimpl import FeedForwardEnergy, certificates, cli, definitions
-from refimpl.experiments import alternation, apollonius, truncation
+from refimpl import FeedForwardEnergy, certificates, cli, definitions, get_rho
+from refimpl.experiments import alternation, apollonius, line, plane, truncation
 from refimpl.experiments.figures import FIGURES, Figure, write
 
 DOCS = Path(__file__).parent.parent / "docs" / "figures"
@@ -291,10 +295,193 @@ def test_the_minimisers_of_figure_4(truncated: dict[str, Any]) -> None:
     assert np.max(inside["kappa"]) > 0.8
 
 
+# ------------------------------------------------------------------------------------------------ tokens on a line
+
+
+@pytest.fixture(scope="module")
+def moving() -> list[dict[str, Any]]:
+    return line.majorizer(cells=41)["panels"]
+
+
+def one_token(panel: dict[str, Any], y: float) -> list[list[float]]:
+    return [[y], *([other] for other in panel["others"])]
+
+
+def test_the_majorizer_by_the_definitions(moving: list[dict[str, Any]]) -> None:
+    """Above the energy for a concave penalty, below it for a convex one, at every drawn point; equal at Y."""
+    for panel, above in zip(moving, (1, -1), strict=True):
+        value, slope = get_rho(panel["rho"]).literal()
+        n = len(panel["others"]) + 1
+        rounding = 16 * n * n * EPS * np.abs(panel["energy"]).max()
+        at_W_and_m = [[1.0]], definitions.ones(n)
+
+        def energy(y: float, panel: Any = panel, value: Any = value, rest: Any = at_W_and_m) -> float:
+            return definitions.attention_energy(one_token(panel, y), rest[0], value, rest[1])
+
+        energies = [energy(y) for y in panel["places"]]
+        np.testing.assert_allclose(panel["energy"], energies, rtol=0, atol=rounding)
+        for move in panel["moves"]:
+            Y = one_token(panel, move["y"])
+
+            def Q(y: float, Y: Any = Y, panel: Any = panel, value: Any = value, slope: Any = slope) -> float:
+                return definitions.attention_majorizer(
+                    one_token(panel, y), Y, [[1.0]], value, slope, definitions.ones(len(Y))
+                )
+
+            drawn = [Q(y) for y in panel["places"]]
+            np.testing.assert_allclose(move["majorizer"], drawn, rtol=0, atol=rounding)
+            assert (above * np.subtract(move["majorizer"], energies) >= -rounding).all()
+            assert np.abs(np.subtract(move["majorizer"], energies)).max() > 0.1
+            assert move["energy"] == pytest.approx(energy(move["y"]), abs=rounding)
+            assert Q(move["y"]) == pytest.approx(move["energy"], abs=rounding)
+            # a parabola: smallest where it is symmetric, and back at E(Y) as far again
+            lowest = move["minimiser"]
+            assert Q(lowest + 0.5) == pytest.approx(Q(lowest - 0.5), abs=rounding)
+            assert Q(lowest + 0.5) > Q(lowest)
+            assert move["at"][1:] == pytest.approx([Q(lowest), move["energy"]], abs=rounding)
+            assert Q(move["limit"]) == pytest.approx(move["energy"], abs=rounding)
+
+
+def test_the_moves_under_the_majorizer(moving: list[dict[str, Any]]) -> None:
+    concave, convex = moving
+    for panel in moving:
+        slope = get_rho(panel["rho"]).literal()[1]
+        for move, after in pairwise(panel["moves"]):
+            Y = one_token(panel, move["y"])
+            ones = definitions.ones(len(Y))
+            step = functools.partial(definitions.attention_step, Y, [[1.0]], slope, ones)
+            A = definitions.attention_weights(definitions.kernel(Y, [[1.0]], slope, ones))
+            assert after["y"] == pytest.approx(step(1.0)[0][0], abs=64 * EPS)
+            assert move["A_11"] == pytest.approx(A[0][0], abs=16 * EPS)
+            to_minimum = 1 / (1 - A[0][0])
+            assert [step(alpha)[0][0] for alpha in (to_minimum, 2 * to_minimum)] == pytest.approx(
+                [move["minimiser"], move["limit"]], abs=64 * EPS
+            )
+    falls = np.diff([[move["energy"] for move in panel["moves"]] for panel in moving])
+    assert (falls[0] < 0).all()
+    assert (falls[1] > 0).all()
+    # one token alone may go further than all of them at once: λ_min(A) ≤ A_11
+    assert 2 <= concave["max_alpha"] < 2 / (1 - concave["moves"][0]["A_11"])
+    # between −1 and 1 the penalty z² takes y to −2 y / (1 + y²); E = 4 + ½ (1 + 6 y² + y⁴)
+    for move, after in pairwise(convex["moves"]):
+        y = move["y"]
+        assert after["y"] == pytest.approx(-2 * y / (1 + y * y), abs=16 * EPS)
+        assert move["energy"] == pytest.approx(4 + (1 + 6 * y**2 + y**4) / 2, rel=16 * EPS)
+        assert move["at"][0] < move["energy"] < after["energy"]  # what Q promises, and what comes
+
+
+def test_plain_softmax_raises_the_energy() -> None:
+    """The rise in closed form, and both kinds of steps from their logits."""
+    numbers = line.plain_softmax()
+    with mpmath.workdps(50):
+        e, middle = mpmath.exp, mpmath.mpf(7) / 6  # the token at 0 attends to all three alike
+        first = (-e(mpmath.mpf(1) / 4) / 2 + 4 * e(-2)) / (e(mpmath.mpf(1) / 4) + 1 + e(-2))
+        last = (-e(-2) / 2 + 4 * e(16)) / (e(-2) + 1 + e(16))
+        before, after = (
+            -sum(e(-((a - b) ** 2) / 2) for a, b in ((x, y), (x, z), (y, z)))
+            for x, y, z in ((mpmath.mpf(-1) / 2, mpmath.mpf(0), mpmath.mpf(4)), (first, middle, last))
+        )
+        assert numbers["rise"] == pytest.approx(float(after - before), abs=16 * EPS)
+    assert 0.3826 < numbers["rise"] < 0.3827
+    for name, beta in (("plain", 0.0), ("reweighted", 0.5)):
+        run = numbers["runs"][name]
+        assert run["tokens"][0] == [-0.5, 0, 4]
+        for y, after in pairwise(np.array(run["tokens"])):
+            weights = np.exp(np.outer(y, y) - beta * y**2)
+            np.testing.assert_allclose(after, weights @ y / weights.sum(axis=1), rtol=0, atol=64 * EPS * 4)
+        for y, energy in zip(run["tokens"], run["energy"], strict=True):
+            pairs = ((y[0] - y[1]), (y[0] - y[2]), (y[1] - y[2]))
+            # e^(−z) and z ≤ 10: rounding of y counts for ten times as much
+            assert energy == pytest.approx(-sum(math.exp(-u * u / 2) for u in pairs), abs=64 * EPS)
+    assert (np.diff(numbers["runs"]["reweighted"]["energy"]) < 0).all()
+
+
+# ------------------------------------------------------------------------------------------------ tokens in the plane
+
+
+@pytest.fixture(scope="module")
+def in_the_plane() -> dict[str, Any]:
+    return plane.compute(0)
+
+
+def test_the_steps_in_the_plane(in_the_plane: dict[str, Any]) -> None:
+    """Each run by the definitions: tokens that are rounded to 1e-6, and the energies of two layers."""
+    rho, slope = get_rho("exp").literal()
+    eye, m, lam = definitions.identity(2), definitions.ones(60), in_the_plane["lambda"]
+    Wf, B = in_the_plane["Wf"], [[in_the_plane["B"]] * 2] * 60
+    h = float(np.linalg.eigvalsh(np.eye(2) + Wf)[-1])
+    centres = np.repeat([[0.6, 3.0], [3.4, 0.6], [3.6, 3.8]], 20, axis=0)
+    X = np.maximum(centres + 0.5 * np.random.default_rng(0).normal(size=(60, 2)), 0).tolist()
+
+    def relu(v: float, alpha: float) -> float:
+        return max(v, 0.0)
+
+    def attention(Y: Any) -> Any:
+        return definitions.attention_step(Y, eye, slope, m, 1)
+
+    def nothing(v: float) -> float:
+        return 0.0
+
+    steps = {
+        "alone": attention,
+        "data": lambda Y: definitions.residual_step(Y, X, eye, slope, m, lam, 1),
+        "alternating": lambda Y: definitions.feedforward_step(attention(Y), Wf, B, relu, 1),
+        "joint": lambda Y: definitions.joint_step(Y, eye, slope, m, Wf, B, relu, 1, h),
+    }
+    own = {
+        "alone": {},
+        "data": {"data": lambda Y: definitions.data_energy(Y, X, lam)},
+        "alternating": {"feed-forward": lambda Y: definitions.feedforward_energy(Y, Wf, B, nothing)},
+        "joint": {"feed-forward": lambda Y: definitions.feedforward_energy(Y, Wf, B, nothing)},
+    }
+    assert set(in_the_plane["runs"]) == set(steps)
+    for name, run in in_the_plane["runs"].items():
+        Y = X
+        for layer in range(3):
+            np.testing.assert_allclose(run["tokens"][layer], Y, rtol=0, atol=0.5e-6 + 1e-12)
+            terms = {"attention": lambda Y: definitions.attention_energy(Y, eye, rho, m)} | own[name]
+            assert set(run["terms"]) == set(terms)
+            total = 0.0
+            for term, value in terms.items():
+                assert run["terms"][term][layer] == pytest.approx(value(Y), abs=1e-10)
+                total += value(Y)
+            assert run["energy"][layer] == pytest.approx(total, abs=1e-10)
+            pairs = [math.dist(a, b) for a in Y for b in Y]
+            assert run["diameter"][layer] == pytest.approx(max(pairs), rel=1e-12)
+            Y = steps[name](Y)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_must_hold_in_the_plane(seed: int) -> None:
+    runs = plane.compute(seed)["runs"]
+    for run in runs.values():
+        change, size = np.diff(run["energy"]), np.abs(run["energy"][1:])
+        assert run["rises"] == [layer for layer in range(1, 25) if change[layer - 1] > 1e-9 * size[layer - 1]]
+        assert run["tokens"][0] == runs["alone"]["tokens"][0]
+    for name in ("alone", "data", "joint"):  # attention.step, residual.step and joint.step never raise it
+        assert runs[name]["rises"] == []
+    for name in ("alternating", "joint"):
+        assert np.min(runs[name]["tokens"]) >= 0
+    # every token stays in the hull: the diameter shrinks, and to nothing without a data term
+    diameter = np.array(runs["alone"]["diameter"])
+    assert (np.diff(diameter) <= 0).all()
+    assert diameter[-1] < 1e-6
+    assert runs["alone"]["energy"][-1] == pytest.approx(-60 * 59 / 2, abs=1e-6)
+    # where L Y = λ (X − Y), a function of the token of slope 60 at most: λ / (60 + λ) of the inputs' distance is left
+    X, Y = (np.array(runs["data"]["tokens"][layer]) for layer in (0, -1))
+    apart = [np.linalg.norm(points[:, None] - points, axis=-1) for points in (X, Y)]
+    moves = Y[:, None] - Y
+    pull = (np.exp(-0.5 * (moves**2).sum(axis=-1, keepdims=True)) * moves).sum(axis=1)
+    left = np.linalg.norm(pull + 10 * (Y - X), axis=1).max()  # of the gradient; tokens are rounded to 1e-6
+    assert left < 0.5
+    assert (apart[1] >= (10 * apart[0] - 2 * left) / 70 - 1e-12).all()
+    assert apart[1].max() > 3
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 
-PLAIN = ["apollonius", "alternation", "energy-gap", "truncation"]
+PLAIN = ["apollonius", "alternation", "energy-gap", "truncation", "majorizer", "plain-softmax", "tokens"]
 ABOUT_TEXT = ["energy-by-layer", "energy-by-layer-trained", "released", "penalties-on-text"]
 
 
@@ -302,7 +489,7 @@ ABOUT_TEXT = ["energy-by-layer", "energy-by-layer-trained", "released", "penalti
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same figures of fewer numbers."""
     pytest.importorskip("matplotlib")
-    for name in PLAIN:
+    for name in ("alternation", "energy-gap", "apollonius", "truncation", "majorizer"):
         figure = FIGURES[name]
         options = SMALL if name in ("alternation", "energy-gap") else {"cells": 21}
         monkeypatch.setitem(FIGURES, name, figure._replace(compute=functools.partial(figure.compute, **options)))
@@ -486,6 +673,60 @@ def test_the_pictures_of_the_documents() -> None:
         assert len(gap) == 201
         assert (gap[:-1] - gap[1:] >= bound - 1e-12 * gap[:-1]).all()
     assert (numbers["alternation"]["n"], numbers["alternation"]["d"]) == (500, 128)
+    for name in ("majorizer", "plain-softmax", "tokens"):
+        again = json.loads(json.dumps(FIGURES[name].compute(0, None)))
+        assert_close({key: numbers[name][key] for key in again}, again)
+
+
+def test_the_captions_of_the_idea() -> None:
+    """Every number of the captions, signs included, is one of the JSON, and none of those is left out."""
+    page = (DOCS.parent / "figures.md").read_text(encoding="utf-8").partition("## Pictures of the idea")[2]
+    prose = re.sub(r"```.*?```|!?\[[^]]*\]\([^)]*\)|`[^`]*`", "", page, flags=re.DOTALL)
+    sections = re.split(r"^### ", prose, flags=re.MULTILINE)[1:]
+    numbers = {
+        name: json.loads((DOCS / f"{name}.json").read_text()) for name in ("majorizer", "plain-softmax", "tokens")
+    }
+    concave, convex = numbers["majorizer"]["panels"]
+    first, last = concave["moves"][0], concave["moves"][-1]
+    falls = {f"{first['A_11']:.2f}", f"{1 / (1 - first['A_11']):.2f}", f"{2 / (1 - first['A_11']):.2f}"}
+    falls |= {f"{concave['max_alpha']:.2f}", f"{first['energy']:.2f}", f"{last['energy']:.2f}"}
+    rises = [
+        convex["moves"][0]["energy"],
+        convex["moves"][0]["at"][0],
+        *(convex["moves"][k]["energy"] for k in (1, -1)),
+    ]
+    plain = numbers["plain-softmax"]["runs"]["plain"]
+    softmax = {f"{y:g}" for y in plain["tokens"][0] if y != -0.5} | {f"{plain['tokens'][1][1]:.2f}"}
+    softmax |= {f"{numbers['plain-softmax']['rise']:.4f}", *(f"{energy:.4f}" for energy in plain["energy"][:2])}
+    runs = numbers["tokens"]["runs"]
+    alone, data, alternating, joint = (runs[name] for name in ("alone", "data", "alternating", "joint"))
+    ends = np.array(alternating["tokens"][-1])
+    cloud = np.array(alone["tokens"][3]).reshape(3, 20, 2)
+    cloud_diameter = np.linalg.norm(cloud[:, :, None] - cloud[:, None], axis=-1).max()
+    jumps = [alternating["energy"][k] - alternating["energy"][k - 1] for k in alternating["rises"]]
+    assert 0.03 < cloud_diameter < 0.04
+    assert alone["diameter"][12] < 0.001 < alone["diameter"][11]
+    assert (alternating["rises"][0], len(jumps)) == (3, 10)
+    assert all(min(abs(end)) == 0 for end in ends)
+    tokens = {"60", "3", "0.04", "12", "0.001", "1,770", "−1", "0", "24", f"{data['diameter'][0]:.2f}"}
+    tokens |= {f"{data['diameter'][-1]:.2f}", f"{numbers['tokens']['lambda']:g}", f"{numbers['tokens']['B']:g}"}
+    tokens |= {f"{number:g}" for row in numbers["tokens"]["Wf"] for number in row}
+    tokens |= {str((ends[:, axis] == 0).sum()) for axis in (0, 1)}
+    tokens |= {f"{jumps[0]:.1f}", f"{max(jumps[1:]):.4f}", f"{joint['energy'][-1]:,.0f}"}
+    tokens |= {
+        f"{alternating['energy'][-1]:,.0f}",
+        "1",
+        f"{(60 + numbers['tokens']['lambda']) / numbers['tokens']['lambda']:g}",
+    }
+    expected = [
+        falls | {f"{energy:.2f}" for energy in rises} | {"1", "−1", "−2"},
+        softmax | {"1", f"{min(plain['energy']):.2f}"},
+        tokens,
+    ]
+    assert len(sections) == len(expected)
+    for section, allowed in zip(sections, expected, strict=True):
+        found = set(re.findall(r"−?\d[\d,]*(?:\.\d+)?(?<!,)", section))
+        assert found == {number.replace("-", "−") for number in allowed}
 
 
 def assert_close(one: Any, other: Any) -> None:

@@ -13,7 +13,7 @@ from ..console import Progress
 from ..curve import check_plot
 from ..numerics import FloatArray
 from ..text import Documents
-from . import alternation, apollonius, curves, penalties, released, truncation
+from . import alternation, apollonius, curves, line, penalties, plane, released, truncation
 
 Numbers = dict[str, Any]
 
@@ -68,6 +68,13 @@ FIGURES = {
     "penalties-on-text": Figure(
         "Every shipped penalty on the same text", penalties.compute, penalties.draw, ("SST-2",)
     ),
+    "majorizer": Figure(
+        "The majorizer touching the energy, and where there is none", line.majorizer, line.draw_majorizer
+    ),
+    "plain-softmax": Figure(
+        "A counterexample: plain softmax raises the energy", line.plain_softmax, line.draw_plain_softmax
+    ),
+    "tokens": Figure("Tokens in the plane under the steps", plane.compute, plane.draw),
 }
 
 
