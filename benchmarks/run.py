@@ -1,0 +1,483 @@
+"""Times of the energy, its gradient and its step beside other ways to get them; prints tables and writes JSON.
+
+    python benchmarks/run.py [--quick] [--only PART ...] [--out FILE.json]
+
+The competitors of a row take turns (A B C A B C ...), so that load on the machine meets all alike, and each has its
+median. Tokens are N(0, 1) d^(−1/4), so that logits have the usual scale of 1/√d, unless the row says otherwise.
+
+sizes     : every operation by n and d, in both dtypes, for softmax; growth exponents over the largest three n.
+penalties : energy and step of every shipped penalty.
+routes    : tokens for which distances are not one product: ``numerics.distance_blocks``.
+small     : the step of 16 tokens in 8 dimensions, and what the search for a rise of the energy does with an example.
+profile   : where the time of a step goes.
+memory    : peak above the inputs, and time, at n = 32,768.
+
+The floor is what nothing that forms n² weights avoids: the product Y Yᵀ, exp in place and, for a step, a product with
+Y, all into arrays that exist already. Who needs more than 2 GiB is not run; nor is the literal definition, but for few
+tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import importlib.metadata
+import json
+import os
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import hypothesis
+import numpy as np
+from scipy.spatial.distance import pdist
+from scipy.special import softmax
+
+import refimpl
+from refimpl import attention, console, definitions, numerics
+from refimpl.rho import PENALTIES
+from refimpl.testing import search
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+Call = Callable[[], Any]
+Row = dict[str, Any]
+
+OPERATIONS = ("energy", "gradient", "step", "vjp", "forward")
+DTYPES = ("float64", "float32")
+LAYERS = 12
+# about how many products of an n × n with an n × d matrix; rows of more than MOST_WORK in all are left out
+WORK = {"energy": 1, "gradient": 2, "step": 2, "vjp": 8, "forward": 40}
+MOST_WORK = 1.7e11
+MOST_BYTES = 1 << 31
+# the literal definition runs up to so many n d
+LITERAL = 64 * 64
+# a row is repeated for a second, and so many times at least and at most
+SECONDS, FEWEST, MOST = 1.0, 3, 25
+
+
+def tokens(n: int, d: int, dtype: str, scale: float | None = None) -> Any:
+    """N(0, 1) times ``scale``, d^(−1/4) where it is None."""
+    Y = np.random.default_rng(0).normal(size=(n, d)) * (d**-0.25 if scale is None else scale)
+    return Y.astype(dtype)
+
+
+def seconds(calls: Sequence[Call]) -> tuple[list[float], int]:
+    """The median time of each, and how often each ran; they take turns."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        _timed(call)
+    start = time.perf_counter()
+    while len(times[0]) < FEWEST or (len(times[0]) < MOST and time.perf_counter() - start < SECONDS):
+        for call, mine in zip(calls, times, strict=True):
+            mine.append(_timed(call))
+    return [median(mine) for mine in times], len(times[0])
+
+
+def _timed(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+# ------------------------------------------------------------------------------------------------ who takes part
+
+
+def ours(operation: str, Y: Any, rho: str = "exp") -> Call:
+    E = refimpl.AttentionEnergy(rho=rho)
+    if operation == "forward":
+        layer = refimpl.FeedForwardEnergy(0.5 * np.eye(Y.shape[1]))
+        return lambda: refimpl.UnfoldedTransformer(E, layer, depth=LAYERS).forward(Y)
+    if operation == "vjp":
+        return lambda: E.vjp(Y, Y)
+    return functools.partial(getattr(E, "value" if operation == "energy" else operation), Y)
+
+
+def floor(operation: str, Y: Any) -> Call | None:
+    if operation not in ("energy", "gradient", "step"):
+        return None
+    Gamma, AY = np.empty((len(Y), len(Y)), Y.dtype), np.empty_like(Y)
+    # the product with a view of the transpose is another routine (syrk) than that with a copy: the faster is the floor
+    copy = np.ascontiguousarray(Y.T)
+    products = [functools.partial(np.matmul, Y, right, out=Gamma) for right in (copy, Y.T)]
+    product = min(products, key=lambda call: min(_timed(call) for _ in range(3)))
+
+    def run() -> None:
+        product()
+        np.exp(Gamma, out=Gamma)
+        if operation != "energy":
+            np.matmul(Gamma, Y, out=AY)
+
+    return run
+
+
+def one_line(operation: str, Y: Any) -> Call | None:
+    """What one writes in NumPy and SciPy for softmax."""
+    if operation == "energy":
+        return lambda: -np.exp(-0.5 * pdist(Y, "sqeuclidean")).sum()
+    if operation == "step":
+        return lambda: softmax(Y @ Y.T - 0.5 * (Y * Y).sum(axis=1), axis=1) @ Y
+    return None
+
+
+def pytorch(operation: str, Y: Any) -> Call | None:
+    """``torch.cdist``, and ``scaled_dot_product_attention``, which leaves β out, with its backward pass."""
+    if torch is None or operation not in ("energy", "step", "vjp"):
+        return None
+    T = torch.from_numpy(Y)
+    if operation == "energy":
+        return lambda: 0.5 * (len(Y) - torch.exp(-0.5 * torch.cdist(T, T) ** 2).sum(dtype=torch.float64))
+    head = T[None, None]
+    if operation == "step":
+        return lambda: torch.nn.functional.scaled_dot_product_attention(head, head, head, scale=1.0)
+
+    def vjp() -> Any:
+        X = head.clone().requires_grad_()
+        AX = torch.nn.functional.scaled_dot_product_attention(X, X, X, scale=1.0)
+        return torch.autograd.grad(AX, X, head)
+
+    return vjp
+
+
+def gather(operation: str, Y: Any) -> Call | None:
+    """As the authors' released code has the energy: tokens i and j of every pair, gathered and subtracted."""
+
+    def energy() -> Any:
+        i, j = np.triu_indices(len(Y), 1)
+        difference = Y[i] - Y[j]
+        return -np.exp(-0.5 * (difference * difference).sum(axis=1)).sum()
+
+    return energy if operation == "energy" else None
+
+
+def literal(operation: str, Y: Any) -> Call | None:
+    value, slope = PENALTIES["exp"].literal()
+    rows, W, m = Y.tolist(), definitions.identity(Y.shape[1]), definitions.ones(len(Y))
+    calls: dict[str, Call] = {
+        "energy": lambda: definitions.attention_energy(rows, W, value, m),
+        "gradient": lambda: definitions.attention_gradient(rows, W, slope, m),
+        "step": lambda: definitions.attention_step(rows, W, slope, m, 1.0),
+        "vjp": lambda: definitions.attention_vjp(rows, W, slope, lambda z: -slope(z), m, 1.0, rows),
+    }
+    return calls.get(operation)
+
+
+COMPETITORS = {"floor": floor, "NumPy": one_line, "PyTorch": pytorch, "gather": gather, "literal": literal}
+
+
+def competitors(operation: str, Y: Any) -> tuple[dict[str, Call], dict[str, str]]:
+    """Those that run, by name, and why those that have the operation do not."""
+    n, d = Y.shape
+    entries = {"floor": n * n, "NumPy": 3 * n * n, "PyTorch": 3 * n * n, "gather": n * (n - 1) * d}
+    if operation != "energy":
+        entries["PyTorch"] = 0
+    calls, not_run = {"refimpl": ours(operation, Y)}, {}
+    for name, make in COMPETITORS.items():
+        size = entries.get(name, 0) * Y.itemsize
+        if make(operation, Y[:2]) is None:
+            continue
+        if size > MOST_BYTES or (name == "literal" and (n * d > LITERAL or Y.dtype != np.float64)):
+            not_run[name] = f"{size / 2**30:.1f} GiB" if size else "not run"
+        else:
+            calls[name] = make(operation, Y)  # type: ignore[assignment]
+    return calls, not_run
+
+
+def route(E: refimpl.AttentionEnergy, Y: Any) -> str:
+    """How ``numerics.distance_blocks`` takes the distances of these tokens, seen by what it calls."""
+    names = ("_products", "_split_products", "_near_pairs_by_differences")
+    spies = {name: mock.Mock(wraps=getattr(numerics, name)) for name in names}
+    with mock.patch.multiple(numerics, **spies):
+        E.value(Y)
+    one, split, near = (spies[name].called for name in names)
+    words = "split product" if split else "one product" if one else "differences"
+    return f"{words}, near pairs by differences" if near else words
+
+
+# ------------------------------------------------------------------------------------------------ the parts
+
+
+def _row(operation: str, n: int, d: int, dtype: str, rho: str = "exp", scale: float | None = None) -> Row:
+    Y = tokens(n, d, dtype, scale)
+    calls, not_run = competitors(operation, Y)
+    if rho != "exp":
+        calls, not_run = {"refimpl": ours(operation, Y, rho), "floor": calls["floor"]}, {}
+    medians, repetitions = seconds(list(calls.values()))
+    return {
+        "operation": operation,
+        "rho": rho,
+        "n": n,
+        "d": d,
+        "dtype": dtype,
+        "scale": "d^(-1/4)" if scale is None else scale,
+        "route": route(refimpl.AttentionEnergy(rho=rho), Y),
+        "repetitions": repetitions,
+        "seconds": dict(zip(calls, medians, strict=True)),
+        "not_run": not_run,
+    }
+
+
+def _plan_sizes(quick: bool) -> list[Callable[[], Row]]:
+    ns, ds = ((16, 32, 64), (8,)) if quick else ((64, 256, 1024, 4096, 16384), (64, 300))
+    return [
+        functools.partial(_row, operation, n, d, dtype)
+        for n in ns
+        for d in ds
+        for dtype in DTYPES
+        for operation in OPERATIONS
+        if WORK[operation] * n * n * d <= MOST_WORK
+    ]
+
+
+def _plan_penalties(quick: bool) -> list[Callable[[], Row]]:
+    return [
+        functools.partial(_row, operation, 64 if quick else 1024, 64, dtype, rho)
+        for rho in PENALTIES
+        for dtype in DTYPES
+        for operation in ("energy", "step")
+    ]
+
+
+def _plan_routes(quick: bool) -> list[Callable[[], Row]]:
+    return [
+        functools.partial(_row, operation, 64 if quick else 1024, d, dtype, "exp", scale)
+        for d, scale in ((64, 1.0), (300, 1.0))
+        for dtype in DTYPES
+        for operation in ("energy", "step")
+    ]
+
+
+def _small_step() -> Row:
+    Y = tokens(16, 8, "float64")
+    plain, mapped = (refimpl.AttentionEnergy(W) for W in (None, np.eye(8)))
+    calls = [lambda: plain.value(Y), lambda: plain.step(Y), lambda: mapped.value(Y), lambda: mapped.step(Y)]
+    # a hundred at a time: one is as short as a reading of the clock is uncertain
+    medians, _ = seconds([functools.partial(_repeat, call) for call in calls])
+    return dict(zip(("energy", "step", "energy, W given", "step, W given"), (m / 100 for m in medians), strict=True))
+
+
+def _repeat(call: Call) -> None:
+    for _ in range(100):
+        call()
+
+
+def _search() -> Row:
+    """Examples a second of what ``search_descent`` does with the candidates that Hypothesis draws for it."""
+    drawn: list[Any] = []
+
+    @hypothesis.seed(0)
+    @hypothesis.settings(max_examples=300, database=None, deadline=None, phases=(hypothesis.Phase.generate,))
+    @hypothesis.given(search._candidates(False))
+    def collect(candidate: Any) -> None:
+        drawn.append(candidate)
+
+    collect()
+    rho = PENALTIES["exp"]
+    (median_time,), _ = seconds([lambda: [search._relative_rise(rho, candidate, 1.0) for candidate in drawn]])
+    return {"examples, a second": len(drawn) / median_time}
+
+
+def _profile(n: int, d: int, dtype: str) -> Row:
+    """Seconds of a step by stage: the median over repetitions of what each function took, the rest apart."""
+    E, Y = refimpl.AttentionEnergy(), tokens(n, d, dtype)
+    stages = {
+        "distances": (numerics, "_gram"),
+        "kernel": (attention.AttentionEnergy, "_kernel"),
+        "sums": (attention, "add_symmetric_product"),
+        "prepare": (numerics, "_products"),
+        "read": (attention.AttentionEnergy, "_read"),
+        "centre": (attention, "centred"),
+    }
+    spent: dict[str, float] = {}
+
+    def clocked(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            result = function(*arguments)
+            spent[stage] += time.perf_counter() - start
+            return result
+
+        return run
+
+    patches = [mock.patch.object(at, name, clocked(stage, getattr(at, name))) for stage, (at, name) in stages.items()]
+    runs: list[dict[str, float]] = []
+    for _ in range(MOST):
+        spent = dict.fromkeys(stages, 0.0)
+        for patch in patches:
+            patch.start()
+        whole = _timed(lambda: E.step(Y))
+        for patch in patches:
+            patch.stop()
+        runs.append(spent | {"rest": whole - sum(spent.values())})
+    return {"n": n, "d": d, "dtype": dtype, "seconds": {stage: median(run[stage] for run in runs) for stage in runs[0]}}
+
+
+def _memory(operation: str, n: int, d: int, dtype: str) -> Row:
+    Y = tokens(n, d, dtype)
+    call = ours(operation, Y)
+    taken = _timed(call)
+    tracemalloc.start()
+    call()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return {"operation": operation, "n": n, "d": d, "dtype": dtype, "seconds": taken, "peak_mib": peak / 2**20}
+
+
+def plan(quick: bool) -> dict[str, list[Callable[[], Row]]]:
+    """What each part measures, one after the other."""
+    return {
+        "sizes": _plan_sizes(quick),
+        "penalties": _plan_penalties(quick),
+        "routes": _plan_routes(quick),
+        "small": [_small_step, _search],
+        "profile": [functools.partial(_profile, n, 64, dt) for n in ((64,) if quick else (1024, 4096)) for dt in DTYPES],
+        "memory": [functools.partial(_memory, op, 256 if quick else 32768, 64, "float64") for op in ("energy", "step")],
+    }
+
+
+def growth(rows: Sequence[Row]) -> list[Row]:
+    """The exponent p of n^p by operation, d, dtype and competitor: least squares of logarithms, the largest three n."""
+    times: dict[tuple[Any, ...], list[tuple[int, float]]] = {}
+    for row in rows:
+        for name, time_taken in row["seconds"].items():
+            times.setdefault((row["operation"], row["d"], row["dtype"], name), []).append((row["n"], time_taken))
+    found = []
+    for key, points in times.items():
+        n, t = np.log(np.array(sorted(points)[-3:])).T
+        if len(n) == 3:
+            exponent = float(np.polyfit(n, t, 1)[0])
+            found.append({**dict(zip(("operation", "d", "dtype", "name"), key, strict=True)), "exponent": exponent})
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on, and no names."""
+    cpu = Path("/proc/cpuinfo")
+    models = [line.partition(":")[2].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")]
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    packages = ("numpy", "scipy", "torch") if torch else ("numpy", "scipy")
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    return {
+        "cpu": models[0] if models else "unknown",
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": int(threads or len(os.sched_getaffinity(0))),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        **{package: importlib.metadata.version(package) for package in packages},
+        "blas": f"{blas['name']} {blas['version']}",
+    }
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def tables(report: Row) -> dict[str, str]:
+    """The report as Markdown, a table a part."""
+    found = {}
+    for part in ("sizes", "penalties", "routes"):
+        if rows := report.get(part):
+            found[part] = _times(rows, with_rho=part == "penalties", with_route=part != "penalties")
+    if rows := report.get("growth"):
+        names = ["refimpl", *COMPETITORS]
+        exponents = {(r["operation"], r["d"], r["dtype"], r["name"]): f"{r['exponent']:.2f}" for r in rows}
+        keys = dict.fromkeys(key[:3] for key in exponents)
+        lines = [[*map(str, key), *(exponents.get((*key, name), "") for name in names)] for key in keys]
+        found["growth"] = markdown(["operation", "d", "dtype", *names], lines)
+    if rows := report.get("small"):
+        figures = {name: value for row in rows for name, value in row.items()}
+        lines = [[name, f"{v:,.0f}" if "second" in name else f"{v * 1e6:.0f} µs"] for name, v in figures.items()]
+        found["small"] = markdown(["16 tokens in 8 dimensions", ""], lines)
+    if rows := report.get("profile"):
+        stages = list(rows[0]["seconds"])
+        lines = [
+            [*(str(row[key]) for key in ("n", "d", "dtype")), *(_time(row["seconds"][stage]) for stage in stages)]
+            for row in rows
+        ]
+        found["profile"] = markdown(["n", "d", "dtype", *stages], lines)
+    if rows := report.get("memory"):
+        lines = [
+            [row["operation"], str(row["n"]), str(row["d"]), row["dtype"], f"{row['peak_mib']:.0f} MiB", _time(row["seconds"])]
+            for row in rows
+        ]
+        found["memory"] = markdown(["operation", "n", "d", "dtype", "peak above the inputs", "time"], lines)
+    return found
+
+
+def _times(rows: Sequence[Row], with_rho: bool, with_route: bool) -> str:
+    names = [name for name in ("refimpl", *COMPETITORS) if any(name in row["seconds"] for row in rows)]
+    keys = ["operation", *(["rho"] if with_rho else []), "n", "d", "dtype", *(["route"] if with_route else [])]
+    lines = []
+    for row in rows:
+        own, floor = row["seconds"]["refimpl"], row["seconds"].get("floor")
+        others = [
+            _time(row["seconds"][name]) if name in row["seconds"] else row["not_run"].get(name, "") for name in names
+        ]
+        lines.append([*(str(row[key]) for key in keys), *others, f"{own / floor:.2f}" if floor else ""])
+    return markdown([*keys, *names, "refimpl / floor"], lines)
+
+
+def _time(value: float) -> str:
+    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if value * s >= 1 or u == "µs")
+    return f"{value * scale:.3g} {unit}" if value * scale < 999.5 else f"{value * scale:.0f} {unit}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def measure(parts: Sequence[str], quick: bool) -> Row:
+    """The report; an interrupt keeps what was measured and makes it ``complete: false``."""
+    report: Row = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "complete": False,
+    }
+    chosen = {part: calls for part, calls in plan(quick).items() if part in parts}
+    done, total = 0, sum(map(len, chosen.values()))
+    try:
+        with console.progress() as progress:
+            for part, calls in chosen.items():
+                rows = report[part] = []
+                for call in calls:
+                    rows.append(call())
+                    done += 1
+                    if progress is not None:
+                        progress(done, total, part)
+        report["complete"] = True
+    except KeyboardInterrupt:
+        print(f"interrupted after {done} of {total} rows", file=sys.stderr)
+    if "sizes" in report:
+        report["growth"] = growth(report["sizes"])
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--only", nargs="+", choices=list(plan(True)), metavar="PART", help="these parts, not all")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="the report as JSON")
+    options = parser.parse_args(arguments)
+    if torch is not None:
+        torch.set_num_threads(machine()["threads"])
+    report = measure(options.only or list(plan(True)), options.quick)
+    for part, text in tables(report).items():
+        print(f"\n{part}\n\n{text}")
+    if options.out is not None:
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0 if report["complete"] else 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
