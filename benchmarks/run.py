@@ -1,6 +1,7 @@
 """Times of the energy, its gradient and its step beside other ways to get them; prints tables and writes JSON.
 
     python benchmarks/run.py [--quick] [--only PART ...] [--out FILE.json]
+    python benchmarks/run.py --out docs/benchmarks.json && python benchmarks/page.py    # the page docs/speed.md
 
 The competitors of a row take turns (A B C A B C ...), so that load on the machine meets all alike, and each has its
 median. Tokens are N(0, 1) d^(−1/4), so that logits have the usual scale of 1/√d, unless the row says otherwise.
@@ -36,6 +37,7 @@ from unittest import mock
 
 import hypothesis
 import numpy as np
+from page import tables
 from scipy.spatial.distance import pdist
 from scipy.special import softmax
 
@@ -60,9 +62,9 @@ WORK = {"energy": 1, "gradient": 2, "step": 2, "vjp": 8, "forward": 40}
 MOST_WORK = 1.7e11
 MOST_BYTES = 1 << 31
 # the literal definition runs up to so many n d
-LITERAL = 64 * 64
-# a row is repeated for a second, and so many times at least and at most
-SECONDS, FEWEST, MOST = 1.0, 3, 25
+LITERAL = 16 * 64
+# a row is repeated for half a second, at most MOST times; and FEWEST times, where that takes no longer than PATIENCE
+SECONDS, MOST, FEWEST, PATIENCE = 0.5, 25, 3, 6.0
 
 
 def tokens(n: int, d: int, dtype: str, scale: float | None = None) -> Any:
@@ -74,13 +76,13 @@ def tokens(n: int, d: int, dtype: str, scale: float | None = None) -> Any:
 def seconds(calls: Sequence[Call]) -> tuple[list[float], int]:
     """The median time of each, and how often each ran; they take turns."""
     times: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        _timed(call)
-    start = time.perf_counter()
-    while len(times[0]) < FEWEST or (len(times[0]) < MOST and time.perf_counter() - start < SECONDS):
+    start, rounds, enough = time.perf_counter(), 0, False
+    while not enough:
         for call, mine in zip(calls, times, strict=True):
             mine.append(_timed(call))
-    return [median(mine) for mine in times], len(times[0])
+        rounds, spent = rounds + 1, time.perf_counter() - start
+        enough = rounds == MOST or spent > (SECONDS if rounds >= FEWEST else PATIENCE)
+    return [median(mine) for mine in times], rounds
 
 
 def _timed(call: Call) -> float:
@@ -105,6 +107,7 @@ def ours(operation: str, Y: Any, rho: str = "exp") -> Call:
 def floor(operation: str, Y: Any) -> Call | None:
     if operation not in ("energy", "gradient", "step"):
         return None
+    Y = tokens(*Y.shape, Y.dtype)  # of the usual scale: exp takes another time where it overflows
     Gamma, AY = np.empty((len(Y), len(Y)), Y.dtype), np.empty_like(Y)
     # the product with a view of the transpose is another routine (syrk) than that with a copy: the faster is the floor
     copy = np.ascontiguousarray(Y.T)
@@ -209,7 +212,7 @@ def route(E: refimpl.AttentionEnergy, Y: Any) -> str:
 def _row(operation: str, n: int, d: int, dtype: str, rho: str = "exp", scale: float | None = None) -> Row:
     Y = tokens(n, d, dtype, scale)
     calls, not_run = competitors(operation, Y)
-    if rho != "exp":
+    if rho != "exp" or scale is not None:
         calls, not_run = {"refimpl": ours(operation, Y, rho), "floor": calls["floor"]}, {}
     medians, repetitions = seconds(list(calls.values()))
     return {
@@ -227,7 +230,7 @@ def _row(operation: str, n: int, d: int, dtype: str, rho: str = "exp", scale: fl
 
 
 def _plan_sizes(quick: bool) -> list[Callable[[], Row]]:
-    ns, ds = ((16, 32, 64), (8,)) if quick else ((64, 256, 1024, 4096, 16384), (64, 300))
+    ns, ds = ((16, 32, 64), (8,)) if quick else ((16, 64, 256, 1024, 4096, 16384), (64, 300))
     return [
         functools.partial(_row, operation, n, d, dtype)
         for n in ns
@@ -340,7 +343,9 @@ def plan(quick: bool) -> dict[str, list[Callable[[], Row]]]:
         "penalties": _plan_penalties(quick),
         "routes": _plan_routes(quick),
         "small": [_small_step, _search],
-        "profile": [functools.partial(_profile, n, 64, dt) for n in ((64,) if quick else (1024, 4096)) for dt in DTYPES],
+        "profile": [
+            functools.partial(_profile, n, 64, dt) for n in ((64,) if quick else (1024, 4096)) for dt in DTYPES
+        ],
         "memory": [functools.partial(_memory, op, 256 if quick else 32768, 64, "float64") for op in ("energy", "step")],
     }
 
@@ -375,63 +380,6 @@ def machine() -> dict[str, Any]:
         **{package: importlib.metadata.version(package) for package in packages},
         "blas": f"{blas['name']} {blas['version']}",
     }
-
-
-# ------------------------------------------------------------------------------------------------ tables
-
-
-def tables(report: Row) -> dict[str, str]:
-    """The report as Markdown, a table a part."""
-    found = {}
-    for part in ("sizes", "penalties", "routes"):
-        if rows := report.get(part):
-            found[part] = _times(rows, with_rho=part == "penalties", with_route=part != "penalties")
-    if rows := report.get("growth"):
-        names = ["refimpl", *COMPETITORS]
-        exponents = {(r["operation"], r["d"], r["dtype"], r["name"]): f"{r['exponent']:.2f}" for r in rows}
-        keys = dict.fromkeys(key[:3] for key in exponents)
-        lines = [[*map(str, key), *(exponents.get((*key, name), "") for name in names)] for key in keys]
-        found["growth"] = markdown(["operation", "d", "dtype", *names], lines)
-    if rows := report.get("small"):
-        figures = {name: value for row in rows for name, value in row.items()}
-        lines = [[name, f"{v:,.0f}" if "second" in name else f"{v * 1e6:.0f} µs"] for name, v in figures.items()]
-        found["small"] = markdown(["16 tokens in 8 dimensions", ""], lines)
-    if rows := report.get("profile"):
-        stages = list(rows[0]["seconds"])
-        lines = [
-            [*(str(row[key]) for key in ("n", "d", "dtype")), *(_time(row["seconds"][stage]) for stage in stages)]
-            for row in rows
-        ]
-        found["profile"] = markdown(["n", "d", "dtype", *stages], lines)
-    if rows := report.get("memory"):
-        lines = [
-            [row["operation"], str(row["n"]), str(row["d"]), row["dtype"], f"{row['peak_mib']:.0f} MiB", _time(row["seconds"])]
-            for row in rows
-        ]
-        found["memory"] = markdown(["operation", "n", "d", "dtype", "peak above the inputs", "time"], lines)
-    return found
-
-
-def _times(rows: Sequence[Row], with_rho: bool, with_route: bool) -> str:
-    names = [name for name in ("refimpl", *COMPETITORS) if any(name in row["seconds"] for row in rows)]
-    keys = ["operation", *(["rho"] if with_rho else []), "n", "d", "dtype", *(["route"] if with_route else [])]
-    lines = []
-    for row in rows:
-        own, floor = row["seconds"]["refimpl"], row["seconds"].get("floor")
-        others = [
-            _time(row["seconds"][name]) if name in row["seconds"] else row["not_run"].get(name, "") for name in names
-        ]
-        lines.append([*(str(row[key]) for key in keys), *others, f"{own / floor:.2f}" if floor else ""])
-    return markdown([*keys, *names, "refimpl / floor"], lines)
-
-
-def _time(value: float) -> str:
-    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if value * s >= 1 or u == "µs")
-    return f"{value * scale:.3g} {unit}" if value * scale < 999.5 else f"{value * scale:.0f} {unit}"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
 
 
 # ------------------------------------------------------------------------------------------------ the command
