@@ -59,6 +59,12 @@ def tables(report: Row) -> dict[str, str]:
             ["n", "d", "dtype", *stages],
             [[*_words(row, ["n", "d", "dtype"]), *(_time(row["seconds"][stage]) for stage in stages)] for row in rows],
         )
+    if rows := report.get("passes"):
+        dtypes = [row["dtype"] for row in rows]
+        found["passes"] = markdown(
+            ["ns a pair of the block", *dtypes],
+            [[name, *(f"{row['nanoseconds'][name]:.2f}" for row in rows)] for name in rows[0]["nanoseconds"]],
+        )
     if rows := report.get("memory"):
         keys = ["operation", "n", "d", "dtype"]
         found["memory"] = markdown(
@@ -93,7 +99,7 @@ def targets(report: Row) -> Iterator[list[str]]:
             yield [f"gather / energy, n = 1024, d = 300, {row['dtype']}", "≥ 100", f"{times:.0f}", _met(times >= 100)]
     figures = {name: value for row in report.get("small", []) for name, value in row.items()}
     for name, time in figures.items():
-        if name.startswith("step"):
+        if name in ("step", "step, W given"):
             yield [f"{name}, n = 16, d = 8", "≤ 60 µs", _time(time), _met(time <= 60e-6)]
         elif "a second" in name:
             yield [f"{name}, of the search, on one core", "≥ 10,000", f"{time:,.0f}", _met(time >= 10_000)]

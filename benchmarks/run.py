@@ -11,11 +11,12 @@ penalties : energy and step of every shipped penalty.
 routes    : tokens for which distances are not one product: ``numerics.distance_blocks``.
 small     : the step of 16 tokens in 8 dimensions, and what the search for a rise of the energy does with an example.
 profile   : where the time of a step goes.
+passes    : what one block of pairs costs, operation by operation.
 memory    : peak above the inputs, and time, at n = 32,768.
 
 The floor is what nothing that forms n² weights avoids: the product Y Yᵀ, exp in place and, for a step, a product with
-Y, all into arrays that exist already. Who needs more than 2 GiB is not run; nor is the literal definition, but for few
-tokens.
+Y, all into arrays that exist already. Others that need an array of more than 2 GB are not run; nor is the literal
+definition, but for few tokens.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import functools
 import importlib.metadata
 import json
 import os
+import platform
 import sys
 import time
 import tracemalloc
@@ -60,7 +62,7 @@ LAYERS = 12
 # about how many products of an n × n with an n × d matrix; rows of more than MOST_WORK in all are left out
 WORK = {"energy": 1, "gradient": 2, "step": 2, "vjp": 8, "forward": 40}
 MOST_WORK = 1.7e11
-MOST_BYTES = 1 << 31
+MOST_BYTES = 2e9  # of the largest array of a competitor
 # the literal definition runs up to so many n d
 LITERAL = 16 * 64
 # a row is repeated for half a second, at most MOST times; and FEWEST times, where that takes no longer than PATIENCE
@@ -109,13 +111,16 @@ def floor(operation: str, Y: Any) -> Call | None:
         return None
     Y = tokens(*Y.shape, Y.dtype)  # of the usual scale: exp takes another time where it overflows
     Gamma, AY = np.empty((len(Y), len(Y)), Y.dtype), np.empty_like(Y)
+
+    def best_product(right: Any) -> float:
+        few = slice(None, 2048)
+        return min(_timed(functools.partial(np.matmul, Y[few], right[:, few], out=Gamma[few, few])) for _ in range(3))
+
     # the product with a view of the transpose is another routine (syrk) than that with a copy: the faster is the floor
-    copy = np.ascontiguousarray(Y.T)
-    products = [functools.partial(np.matmul, Y, right, out=Gamma) for right in (copy, Y.T)]
-    product = min(products, key=lambda call: min(_timed(call) for _ in range(3)))
+    right = min(Y.T, np.ascontiguousarray(Y.T), key=best_product)
 
     def run() -> None:
-        product()
+        np.matmul(Y, right, out=Gamma)
         np.exp(Gamma, out=Gamma)
         if operation != "energy":
             np.matmul(Gamma, Y, out=AY)
@@ -180,16 +185,15 @@ COMPETITORS = {"floor": floor, "NumPy": one_line, "PyTorch": pytorch, "gather": 
 def competitors(operation: str, Y: Any) -> tuple[dict[str, Call], dict[str, str]]:
     """Those that run, by name, and why those that have the operation do not."""
     n, d = Y.shape
-    entries = {"floor": n * n, "NumPy": 3 * n * n, "PyTorch": 3 * n * n, "gather": n * (n - 1) * d}
-    if operation != "energy":
-        entries["PyTorch"] = 0
+    # the largest array of those that have one; the floor runs whatever it needs
+    entries = {"NumPy": n * n, "PyTorch": n * n if operation == "energy" else 0, "gather": n * (n - 1) // 2 * d}
     calls, not_run = {"refimpl": ours(operation, Y)}, {}
     for name, make in COMPETITORS.items():
         size = entries.get(name, 0) * Y.itemsize
         if make(operation, Y[:2]) is None:
             continue
         if size > MOST_BYTES or (name == "literal" and (n * d > LITERAL or Y.dtype != np.float64)):
-            not_run[name] = f"{size / 2**30:.1f} GiB" if size else "not run"
+            not_run[name] = f"{size / 1e9:.1f} GB" if size else "not run"
         else:
             calls[name] = make(operation, Y)  # type: ignore[assignment]
     return calls, not_run
@@ -200,7 +204,7 @@ def route(E: refimpl.AttentionEnergy, Y: Any) -> str:
     names = ("_products", "_split_products", "_near_pairs_by_differences")
     spies = {name: mock.Mock(wraps=getattr(numerics, name)) for name in names}
     with mock.patch.multiple(numerics, **spies):
-        E.value(Y)
+        next(E._blocks(E._project(E._read(Y)[0]), Y.dtype))
     one, split, near = (spies[name].called for name in names)
     words = "split product" if split else "one product" if one else "differences"
     return f"{words}, near pairs by differences" if near else words
@@ -260,16 +264,20 @@ def _plan_routes(quick: bool) -> list[Callable[[], Row]]:
 
 
 def _small_step() -> Row:
-    Y = tokens(16, 8, "float64")
-    plain, mapped = (refimpl.AttentionEnergy(W) for W in (None, np.eye(8)))
-    calls = [lambda: plain.value(Y), lambda: plain.step(Y), lambda: mapped.value(Y), lambda: mapped.step(Y)]
-    # a hundred at a time: one is as short as a reading of the clock is uncertain
-    medians, _ = seconds([functools.partial(_repeat, call) for call in calls])
-    return dict(zip(("energy", "step", "energy, W given", "step, W given"), (m / 100 for m in medians), strict=True))
+    """Seconds of one call, and of one of 256 in a batch."""
+    Y, batch = tokens(16, 8, "float64"), tokens(256 * 16, 8, "float64").reshape(256, 16, 8)
+    found: Row = {}
+    for words, E in (("", refimpl.AttentionEnergy()), (", W given", refimpl.AttentionEnergy(np.eye(8)))):
+        for operation, call in (("energy", E.value), ("step", E.step)):
+            # a hundred at a time: one is about as short as a reading of the clock
+            alone = functools.partial(_repeat, functools.partial(call, Y), 100)
+            (hundred, together), _ = seconds([alone, functools.partial(call, batch)])
+            found |= {operation + words: hundred / 100, f"{operation}{words}, in a batch": together / len(batch)}
+    return found
 
 
-def _repeat(call: Call) -> None:
-    for _ in range(100):
+def _repeat(call: Call, times: int) -> None:
+    for _ in range(times):
         call()
 
 
@@ -325,6 +333,26 @@ def _profile(n: int, d: int, dtype: str) -> Row:
     return {"n": n, "d": d, "dtype": dtype, "seconds": {stage: median(run[stage] for run in runs) for stage in runs[0]}}
 
 
+def _passes(dtype: str) -> Row:
+    """Nanoseconds an entry of what a step does to a block of 181 × 724 pairs, the default, in 64 dimensions."""
+    u, v = tokens(181, 64, "float64"), tokens(724, 64, "float64")
+    Z, zeros = 0.5 * np.abs(u @ v.T), np.zeros((181, 1))
+    G, left, right = Z.astype(dtype), u.astype(dtype), v.astype(dtype)
+    calls: dict[str, Call] = {
+        "product": lambda: u @ v.T,
+        "first addition": lambda: np.add(Z, zeros, out=Z),
+        "second addition": lambda: np.add(Z, zeros[:1], out=Z),
+        "maximum": lambda: np.maximum(Z, 0.0, out=Z),
+        "cast": lambda: Z.astype(dtype, copy=False),
+        "exp": lambda: np.exp(-G),
+        "three extrema": lambda: (G.min(), G.max(), G.min()),
+        "product with columns": lambda: G @ right,
+        "product with rows": lambda: G.T @ left,
+    }
+    medians, _ = seconds(list(calls.values()))
+    return {"dtype": dtype, "nanoseconds": {name: m / G.size * 1e9 for name, m in zip(calls, medians, strict=True)}}
+
+
 def _memory(operation: str, n: int, d: int, dtype: str) -> Row:
     Y = tokens(n, d, dtype)
     call = ours(operation, Y)
@@ -346,6 +374,7 @@ def plan(quick: bool) -> dict[str, list[Callable[[], Row]]]:
         "profile": [
             functools.partial(_profile, n, 64, dt) for n in ((64,) if quick else (1024, 4096)) for dt in DTYPES
         ],
+        "passes": [functools.partial(_passes, dtype) for dtype in DTYPES],
         "memory": [functools.partial(_memory, op, 256 if quick else 32768, 64, "float64") for op in ("energy", "step")],
     }
 
@@ -367,15 +396,16 @@ def growth(rows: Sequence[Row]) -> list[Row]:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on, and no names."""
-    cpu = Path("/proc/cpuinfo")
-    models = [line.partition(":")[2].strip() for line in cpu.read_text().splitlines() if line.startswith("model name")]
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     packages = ("numpy", "scipy", "torch") if torch else ("numpy", "scipy")
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
     return {
-        "cpu": models[0] if models else "unknown",
-        "cores": len(os.sched_getaffinity(0)),
-        "threads": int(threads or len(os.sched_getaffinity(0))),
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": int(threads or os.cpu_count() or 1),
         "python": ".".join(map(str, sys.version_info[:3])),
         **{package: importlib.metadata.version(package) for package in packages},
         "blas": f"{blas['name']} {blas['version']}",
