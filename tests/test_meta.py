@@ -884,6 +884,9 @@ FAULTS = {
         "a panel left out": instead(
             numerics, "_products", lambda right, U: right(U)._replace(factors=right(U).factors[:1])
         ),
+        "the norms left out of the joined product": instead(
+            numerics, "_joined_products", lambda right, U: right(U)._replace(factors=numerics._products(U).factors)
+        ),
         "δ halved": instead(numerics, "_products", lambda right, U: right(U)._replace(delta=right(U).delta / 2)),
         "one row's half left out": instead(
             numerics, "_gram", lambda right, p, rows, columns: np.maximum(right(p, rows, columns) - p.half.T, 0)

@@ -80,11 +80,14 @@ def _within(case: RowsCase, products: numerics._Products, constant: float, last_
 
 def check_products(case: RowsCase) -> float | None:
     k = case.high.shape[-1]
-    return _within(case, numerics._products(case.U), 0.5 * (min(k, 128) + k / 12 + 28), Fraction(0))
+    constant = 0.5 * (min(k, 128) + k / 12 + 28)
+    _within(case, numerics._joined_products(case.U), 2 * constant, Fraction(0))
+    return _within(case, numerics._products(case.U), constant, Fraction(0))
 
 
 def check_split(case: RowsCase) -> float | None:
     k, products = case.high.shape[-1], numerics._split_products(case.U)
+    assert products.half is not None
     P, Q = products.factors[0]
     u, m = case.exactly(), _exact(P)
     R2 = max(sum((x * x for x in row), Fraction(0)) for row in u)
