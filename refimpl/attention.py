@@ -86,7 +86,10 @@ class AttentionEnergy:
         object.__setattr__(self, "pair_weights", None if pair_weights is None else _read_pair_weights(pair_weights))
 
     def value(self, Y: ArrayLike) -> Any:
-        """E_attn(Y), shape (...), summed in float64 whatever the dtype of Y; inf where ρ(∞) = ∞ is reached."""
+        """E_attn(Y), shape (...), a float64 whatever the dtype of Y; inf where ρ(∞) = ∞ is reached.
+
+        Of many tokens in float32 each ρ(z_ij) and the sums of a row of a block are in float32, the rest in float64.
+        """
         tokens, dtype = self._read(Y)
         return self._energy(self._blocks(self._project(tokens), dtype, values=True), self._batch(tokens))
 

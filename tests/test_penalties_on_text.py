@@ -101,13 +101,13 @@ def test_compute_and_draw(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["energy"][0] == 1
         assert row["distance"][0] == 1
         assert row["rising"] == 0
-        assert len(row["accuracy"]) == 2
+        assert len(row["accuracy"]) == len(row["accuracy_of_one_layer"]) == 2
     # uniform attention makes all tokens the mean at once
     assert rows["linear", False]["rank"][1:] == [0, 0, 0]
     assert rows["linear", False]["far"][1:] == [None, None, None]
     assert rows["exp", False]["far"][0] < rows["log2", False]["far"][0] < rows["linear", False]["far"][0]
     unlabelled = penalties.compute(4, None, {"SST-2": Documents(SENTENCES, None)}, WORDS, layers=3, steps=2)
-    assert {row["accuracy"] for row in unlabelled["rows"]} == {None}
+    assert {row[key] for row in unlabelled["rows"] for key in ("accuracy", "accuracy_of_one_layer")} == {None}
     assert unlabelled["rows"][0]["rank"] == numbers["rows"][0]["rank"]
     pytest.importorskip("matplotlib")
     assert len(penalties.draw(numbers).axes) == 8
@@ -125,5 +125,5 @@ def test_the_numbers_of_the_page() -> None:
         distance = float(row[4].replace("−", "-"))
         assert distance == pytest.approx(measured["distance"][3], rel=0.5, abs=1e-16)
         assert row[5:8] == [f"{measured['self']:.3f}", f"{measured['far'][0]:.3f}", f"{measured['rising']:.1%}"]
-        accuracy = measured["accuracy"]
-        assert row[8] == ("" if accuracy is None else f"{accuracy[0]:.3f} → {accuracy[1]:.3f}")
+        deep, shallow = measured["accuracy"], measured["accuracy_of_one_layer"]
+        assert row[8:] == [f"{before:.3f} → {after:.3f}" for before, after in (deep, shallow)]

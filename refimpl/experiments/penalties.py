@@ -121,12 +121,13 @@ def compute(
     energy : mean of the energies, each sentence's scaled to its range. rank, distance : median of the effective rank
     and of the mean distance over that of the input. far : mean share over the sentences whose tokens do not coincide,
     None where fewer than half are left. self : share of the input's attention that a token pays to itself. rising :
-    share of the sentences whose energy rises at some layer. accuracy : before and after training, None for a text
-    without labels.
+    share of the sentences whose energy rises at some layer. accuracy, accuracy_of_one_layer : before and after
+    training all layers, or one alone; None for a text without labels.
     """
     d = len(next(iter(embeddings.values())))
     tokens = documents(texts["SST-2"].texts, embeddings, *CORPORA["SST-2"], seed)
     batches = [Y for Y in by_length(tokens) if Y.shape[-2] > 1]
+    labelled = texts["SST-2"].labels is not None
     done, total, rows = 0, 2 * len(PENALTIES), []
     for relu in (False, True):
         for name in PENALTIES:
@@ -137,8 +138,10 @@ def compute(
             rising = np.concatenate([rises for _, rises in runs], axis=1)
             own = [np.diagonal(np.asarray(attention.weights(Y)), axis1=-2, axis2=-1).mean(axis=-1) for Y in starts]
             scaled = (energy - energy.min(axis=0)) / np.ptp(energy, axis=0)
-            setting = train.Setting(layers, steps, rho=name, relu=relu, seed=seed)
-            labelled = texts["SST-2"].labels is not None
+            deep, shallow = (
+                accuracies(texts["SST-2"], embeddings, setting, len(tokens), progress) if labelled else None
+                for setting in (train.Setting(depth, steps, rho=name, relu=relu, seed=seed) for depth in (layers, 1))
+            )
             rows.append(
                 {
                     "rho": name,
@@ -151,9 +154,8 @@ def compute(
                         for share, left in zip(far, rank > 0, strict=True)
                     ],
                     "self": float(np.concatenate(own).mean()),
-                    "accuracy": accuracies(texts["SST-2"], embeddings, setting, len(tokens), progress)
-                    if labelled
-                    else None,
+                    "accuracy": deep,
+                    "accuracy_of_one_layer": shallow,
                     "rising": float(rising.any(axis=0).mean()),
                 }
             )
