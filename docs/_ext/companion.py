@@ -107,7 +107,8 @@ _HEAD = r"^# .*\n"
 _DOWNLOAD = """
 <p class="notebook-download"><a href="{0}.ipynb" download>Download this chapter as an executed notebook</a></p>
 """
-_CLAIM = r"^\*\*Claim\*\* `([\w.]+)`( \(ours\))?\. (.*?)(?=^(?:\*\*Derivation|```\{code-cell\}))"
+# a claim goes to the bold words, or the cell, that its derivation begins with
+_CLAIM = r"^\*\*Claim\*\* `([\w.]+)`( \(ours\))?\. (.*?)(?=^(?:\*\*(?!Claim)|```\{code-cell\}))"
 
 
 def _to_theorem(match: re.Match[str]) -> str:
