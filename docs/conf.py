@@ -35,6 +35,7 @@ nb_merge_streams = True
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
+myst_ref_domains = ["std"]  # the name of a claim may be that of a function too
 myst_dmath_double_inline = True
 smartquotes = False  # an apostrophe is a derivative: ρ'
 

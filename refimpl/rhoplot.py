@@ -57,9 +57,9 @@ def plot(penalties: Sequence[Rho], out: Path) -> dict[str, Any]:
     from matplotlib.figure import Figure
 
     measured = [measure(rho) for rho in penalties]
-    figure = Figure(figsize=(16, 4.8), layout="constrained")
+    figure = Figure(figsize=(9.2, 8.2), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 4)
+    panels = figure.subplots(2, 2).ravel()
     tokens, labels = line()[:, 0], []
     for k, numbers in enumerate(measured):
         style = {"color": _COLORS[k], "linestyle": _LINES[k], "marker": _MARKERS[k], "markerfacecolor": "white"}
@@ -75,7 +75,7 @@ def plot(penalties: Sequence[Rho], out: Path) -> dict[str, Any]:
             ring = {"color": "black", "markersize": 11, "markerfacecolor": "none"}
             panels[3].plot(rises, np.array(numbers["energy"])[rises], "o", **ring)
     _finish(panels, measured)
-    columns = max(1, min(4, 180 // (max(map(len, labels)) + 10)))
+    columns = max(1, min(4, 100 // (max(map(len, labels)) + 10)))
     figure.legend(panels[0].lines, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=4)
     save(figure, out)
     return {"plot": str(out), "z": _Z.tolist(), "tokens": tokens.tolist(), "penalties": measured}

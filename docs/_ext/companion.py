@@ -16,9 +16,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
+from sphinx.util.inspect import TypeAliasForwardRef
 
 from refimpl.claims import all_claims, verify
 
@@ -105,7 +107,8 @@ _HEAD = r"^# .*\n"
 _DOWNLOAD = """
 <p class="notebook-download"><a href="{0}.ipynb" download>Download this chapter as an executed notebook</a></p>
 """
-_CLAIM = r"^\*\*Claim\*\* `([\w.]+)`( \(ours\))?\. (.*?)(?=^(?:\*\*Derivation|```\{code-cell\}))"
+# a claim goes to the bold words, or the cell, that its derivation begins with
+_CLAIM = r"^\*\*Claim\*\* `([\w.]+)`( \(ours\))?\. (.*?)(?=^(?:\*\*(?!Claim)|```\{code-cell\}))"
 
 
 def _to_theorem(match: re.Match[str]) -> str:
@@ -155,12 +158,21 @@ def _with_claims(text: str) -> str:
 
 
 def _to_function(match: re.Match[str]) -> str:
-    """A link to a source file, as a link to the page of the object, or of the module, that its text names."""
+    """A link to a source file, as a link to the page of the object, or of the module, that its text names.
+
+    What is private has no page: the link leads to its owner.
+    """
     text, module = match[1], match[2].replace("/", ".")
     owner = importlib.import_module(module)
-    name = text.rpartition(f"{module.rpartition('.')[2]}.")[2]
+    name = text.rpartition(f"{module.rpartition('.')[2]}.")[2].partition("._")[0]
     first = name.partition(".")[0]
     return f"{{py:obj}}`{text} <{f'{module}.{name}' if hasattr(owner, first) else module}>`"
+
+
+def link_pictures(app: Sphinx, doctree: nodes.document) -> None:
+    """A picture as wide as the column: Sphinx then makes it a link to the picture at its own size."""
+    for picture in doctree.findall(nodes.image):
+        picture["width"] = "100%"
 
 
 # ------------------------------------------------------------------------------------------------ the claims
@@ -269,11 +281,6 @@ def _escaped(line: str) -> str:
     )
 
 
-def signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, args: str | None, result: str | None) -> Any:
-    """A type alias inside a union by its name: autodoc prints the object that stands for it."""
-    return tuple(text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (args, result))
-
-
 def resolve(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
     """References that Sphinx cannot resolve by itself.
 
@@ -369,8 +376,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("ledger_examples", 100, "env")
     app.connect("config-inited", copy_notebooks)
     app.connect("source-read", rewrite)
+    app.connect("doctree-read", link_pictures)
     app.connect("autodoc-process-docstring", docstring)
-    app.connect("autodoc-process-signature", signature)
+    TypeAliasForwardRef.__repr__ = lambda alias: alias.name  # a type alias inside a union, by its name
     app.connect("missing-reference", resolve)
     app.connect("build-finished", finish)
     return {"version": "1"}

@@ -54,7 +54,7 @@ class Conformance:
 
 
 class NonConformance(AssertionError):
-    """The function is not what it is checked to be; ``report`` is the :class:`Conformance` or `GradientField`."""
+    """The function is not what it is checked to be; ``report`` is a :class:`Conformance` or :class:`GradientField`."""
 
     def __init__(self, report: Conformance | GradientField) -> None:
         self.report = report
@@ -87,7 +87,7 @@ def check_attention(
     seconds : how long one call may take.
 
     Raises :class:`NonConformance`, an ``AssertionError``, with the diagnosis where a check fails, and ``ValueError`` or
-    ``TypeError`` for arguments that are none of these. Source: blueprint claims ``attention.*``.
+    ``TypeError`` for arguments that are none of these. Source: claims ``attention.*``.
     """
     return _checked("attention", fn, rho, framework, dtype, batched, pair_weights, seconds, seed)
 
@@ -103,7 +103,7 @@ def check_feedforward(
 ) -> Conformance:
     """Check ``fn(Y, W_f, B)`` against the feed-forward step Y⁺ = ReLU(B − Y W_fˢ), W_fˢ = ½ (W_f + W_fᵀ), α = 1.
 
-    W_f is (d, d) and B (n, d); the rest as in :func:`check_attention`. Source: blueprint claims ``ffn.*``.
+    W_f is (d, d) and B (n, d); the rest as in :func:`check_attention`. Source: claims ``ffn.*``.
     """
     return _checked("feedforward", fn, "exp", framework, dtype, batched, False, seconds, seed)
 

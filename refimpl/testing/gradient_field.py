@@ -118,7 +118,7 @@ def check_gradient_field(
 
     Raises :class:`NonConformance`, an ``AssertionError`` with the diagnosis, for the verdicts "constant", "none" and
     "undecided", ``report`` being the :class:`GradientField`, and ``ValueError`` or ``TypeError`` for arguments that are
-    none of these. Source: blueprint claim ``gradient_field.integrability``.
+    none of these. Source: claim ``gradient_field.integrability``.
     """
     if callable(update):
         report = examine_field(update, tokens, dim, framework, dtype, seconds, seed)
