@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import LinAlgWarning, solve_discrete_lyapunov
+from scipy.linalg import LinAlgWarning, eig, solve_discrete_lyapunov
 
 from .feedforward import SYMMETRY, asymmetry, read_weights
 from .numerics import EPS, FloatArray, unit
 
 # Eigenvalues that differ by at most this much of ‖W_f‖_F are one, if they have as many eigenvectors
 _EQUAL = 2.0**-42
-# The smallest eigenvalue that P may have, and the largest imaginary part in units of ‖W_f‖_F: rounding moves a
-# double eigenvalue without a basis of eigenvectors by about this much
+# The smallest eigenvalue that P may have: rounding parts a double eigenvalue without a basis of eigenvectors by about
+# this much of ‖W_f‖_F, and its eigenvectors with it
 _SMALL = EPS**0.5
+# An imaginary part is seen beyond so many roundings of the eigenvalue, ε ‖W_f‖_F / |x yᴴ| for its unit eigenvectors
+_SEEN = 64
+# −log of the least float of full precision: 1/p is a float too
+_LOG_MAX = float(-np.log(np.finfo(float).tiny))
 
 
 class ConditionError(ValueError):
@@ -53,7 +58,9 @@ def metric(Wf: ArrayLike) -> FloatArray:
 
     In floats the question is ill-posed, as matrices without such a P lie arbitrarily close to others. Eigenvalues
     within 2⁻⁴² ‖W_f‖_F of each other count as one if they have as many eigenvectors to that precision; a P whose
-    least eigenvalue is below √ε d is refused; and the P returned makes W_f P symmetric to 2⁻³⁶ of its terms.
+    least eigenvalue is below √ε d is refused; and the P returned makes W_f P symmetric to 2⁻³⁶, as
+    :class:`refimpl.FeedForwardEnergy` wants it. An imaginary part that rounding explains, as that of an eigenvalue with
+    too few eigenvectors, counts as 0.
 
     Raises :class:`ConditionError`: "real eigenvalues" (gap: the largest imaginary part) or "a basis of
     eigenvectors" (gap: the least eigenvalue of P, 0 for a Jordan block).
@@ -61,29 +68,36 @@ def metric(Wf: ArrayLike) -> FloatArray:
     W = read_weights(Wf)
     M, exponent = unit(W)  # the same metric, and no overflow
     d, size = len(M), float(np.linalg.norm(M))
-    values, vectors = np.linalg.eig(M)
+    if not d:
+        return M
+    found: Any = eig(M, left=True)  # three arrays, of which its stubs forget one
+    values, left, vectors = found
+    with np.errstate(divide="ignore"):  # left and right are orthogonal at a Jordan block
+        seen = np.abs(values.imag) > _SEEN * EPS * size / np.abs((left.conj() * vectors).sum(axis=0))
     order = np.argsort(values.real)
-    bases = []
+    bases, one = [], np.zeros(d, dtype=bool)
     for group in np.split(order, np.flatnonzero(np.diff(values.real[order]) > _EQUAL * size) + 1):
         basis = vectors[:, group]
         if group.size > 1:
             _, sigma, right = np.linalg.svd(M - values[group].real.mean() * np.eye(d))
             together = sigma <= _EQUAL * size
             if together.sum() == group.size:
-                basis = right[together].T
+                basis, one[group] = right[together].T, True
         bases.append(basis)
-    V = np.concatenate(bases, axis=1) if d else np.zeros((0, 0))
-    imaginary = float(np.abs(values.imag).max(initial=0.0))
-    if np.iscomplexobj(V) and imaginary > _SMALL * size:
-        imaginary = float(np.ldexp(imaginary, exponent)[0, 0])
-        raise ConditionError("real eigenvalues", imaginary, f"the imaginary part {imaginary:.3g}", W)
-    V = V.real / np.where((lengths := np.linalg.norm(V.real, axis=0)) == 0, 1.0, lengths)
+    V = np.concatenate(bases, axis=1).real
+    V = V / np.where((lengths := np.linalg.norm(V, axis=0)) == 0, 1.0, lengths)
     P: FloatArray = V @ V.T
-    least = float(np.linalg.eigvalsh(P).min(initial=1.0))
-    if least < _SMALL * d or asymmetry(M, P) > SYMMETRY:
-        got = f"unit eigenvectors V with the least eigenvalue {max(least, 0.0):.3g} of V Vᵀ"
-        raise ConditionError("a basis of eigenvectors", max(least, 0.0), got, W)
-    return P
+    least = float(np.linalg.eigvalsh(P).min())
+    off = asymmetry(M, P) if least >= _SMALL * d else np.inf
+    if off <= SYMMETRY and not (seen & ~one).any():
+        return P
+    if seen.any():
+        imaginary = float(np.ldexp(np.abs(values.imag[seen]).max(), exponent)[0, 0])
+        raise ConditionError("real eigenvalues", imaginary, f"the imaginary part {imaginary:.3g}", W)
+    got = f"unit eigenvectors V with the least eigenvalue {max(least, 0.0):.3g} of V Vᵀ"
+    if off < np.inf:
+        got += f" and Wf V Vᵀ off by {off:.3g} from symmetric"
+    raise ConditionError("a basis of eigenvectors", max(least, 0.0), got, W)
 
 
 def diagonal_metric(Wf: ArrayLike) -> FloatArray:
@@ -94,9 +108,10 @@ def diagonal_metric(Wf: ArrayLike) -> FloatArray:
     separate factors; p is unique up to these, and the one returned has geometric mean 1 over each such component. It
     is 1 where W_f is symmetric.
 
-    Raises :class:`ConditionError`: "pairs of equal sign" (gap: the larger of the two weights) or "equal products
-    along cycles" (gap: |log| of their ratio; the message names the cycle and both products). It counts as met up to
-    2⁻³⁶; zeros have to be zeros.
+    Raises :class:`ConditionError`: "pairs of equal sign" (gap: the larger of the two weights), "equal products along
+    cycles" (gap: |log| of their ratio; the message names the cycle and both products), which counts as met up to 2⁻³⁶,
+    or, where both are met, "p within the floats" (gap: by how much the largest |log p_a| is beyond them). Zeros have to
+    be zeros.
     """
     W = read_weights(Wf)
     d = len(W)
@@ -122,11 +137,19 @@ def diagonal_metric(Wf: ArrayLike) -> FloatArray:
     if off.max(initial=0.0) > SYMMETRY:
         a, b = (int(i) for i in np.unravel_index(off.argmax(), off.shape))
         cycle = _cycle(parent, a, b)
-        with np.errstate(over="ignore", under="ignore"):
-            there, back = (float(np.prod(W[path, np.roll(path, -1)])) for path in (cycle, cycle[::-1]))
-        got = f"{there:.6g} along {cycle} and {back:.6g} back"
+        got = f"{_product(W, cycle)} along {cycle} and {_product(W, cycle[::-1])} back"
         raise ConditionError("equal products along cycles", float(off.max()), got, W)
+    if (largest := float(np.abs(log_p).max(initial=0.0))) > _LOG_MAX:
+        raise ConditionError("p within the floats", largest - _LOG_MAX, f"|log p| up to {largest:.6g}", W)
     return np.asarray(np.exp(log_p))
+
+
+def _product(W: FloatArray, cycle: list[int]) -> str:
+    """The product of the weights along the cycle, which may be beyond the floats, in decimals."""
+    weights = W[cycle, np.roll(cycle, -1)]
+    log = float(np.log10(np.abs(weights)).sum())
+    tens = 0 if abs(log) < 300 else int(np.floor(log))
+    return f"{np.sign(weights).prod() * 10 ** (log - tens):.6g}" + (f"e{tens}" if tens else "")
 
 
 def _cycle(parent: NDArray[np.int_], a: int, b: int) -> list[int]:
@@ -149,21 +172,24 @@ def lyapunov(Wf: ArrayLike) -> FloatArray:
     fixed point, (y − y*) P (y − y*)ᵀ, then falls by ‖y − y*‖² at every step. This says nothing of ReLU, unless P has
     no positive entry off its diagonal and b = 0.
 
-    Raises :class:`ConditionError`: "a spectral radius below 1" (gap: how far above), also where it is so close below
-    that floats cannot solve the equation (gap: 0).
+    Raises :class:`ConditionError`: "a spectral radius below 1" (gap: how far above), or "a solution in floats" (gap:
+    0) where no P that was found has P − W_f P W_fᵀ ≻ ½ I, as the radius is too close to 1 or W_f too far from normal.
+    The radius is that of the eigenvalues as floats give them: far from normal it may be well above the true one.
     """
     W = read_weights(Wf)
     radius = float(np.abs(np.linalg.eigvals(W)).max(initial=0.0))
     if not W.size:
         return W
     if radius < 1:
-        with warnings.catch_warnings(), np.errstate(all="ignore"), contextlib.suppress(ValueError, LinAlgWarning):
-            warnings.simplefilter("error", LinAlgWarning)  # LinAlgError is a ValueError, as is that of infinities
+        with warnings.catch_warnings(), np.errstate(all="ignore"), contextlib.suppress(ValueError):
+            # W_f far from normal makes for an ill-conditioned system, and may well have a P: it is P that is judged.
+            # LinAlgError is a ValueError, as is that of infinities
+            warnings.simplefilter("ignore", LinAlgWarning)
             P = solve_discrete_lyapunov(W, np.eye(len(W)))
             P = 0.5 * P + 0.5 * P.T
             if np.linalg.eigvalsh(P - W @ P @ W.T)[0] > 0.5:
                 return np.asarray(P)
-    raise ConditionError("a spectral radius below 1", max(radius - 1, 0.0), _radius(radius), W)
+    raise _unsolved("a spectral radius below 1", radius, W)
 
 
 def diagonal_lyapunov(Wf: ArrayLike) -> FloatArray:
@@ -173,7 +199,8 @@ def diagonal_lyapunov(Wf: ArrayLike) -> FloatArray:
     with a bias, the same holds of the distance of two tokens, hence of that from the fixed point. The condition is
     sufficient; so is ‖W_f‖₂ < 1, with p = 1.
 
-    Raises :class:`ConditionError`: "a spectral radius of |Wf| below 1" (gap: how far above).
+    Raises :class:`ConditionError`: "a spectral radius of |Wf| below 1" (gap: how far above), or "a solution in floats"
+    (gap: 0) where r or l is none.
     """
     W = read_weights(Wf)
     A, eye, one = np.abs(W), np.eye(len(W)), np.ones(len(W))
@@ -185,8 +212,11 @@ def diagonal_lyapunov(Wf: ArrayLike) -> FloatArray:
             # with r > 0, A r = r − 1 < r is the condition itself
             if r.min(initial=1.0) > 0 and l.min(initial=1.0) > 0 and p.min(initial=1.0) > 0 and np.isfinite(p).all():
                 return np.asarray(p)
-    raise ConditionError("a spectral radius of |Wf| below 1", max(radius - 1, 0.0), _radius(radius), W)
+    raise _unsolved("a spectral radius of |Wf| below 1", radius, W)
 
 
-def _radius(radius: float) -> str:
-    return f"{radius:.9g}" if radius >= 1 else f"{radius:.9g}, too close to it for floats"
+def _unsolved(condition: str, radius: float, W: FloatArray) -> ConditionError:
+    if radius >= 1:
+        return ConditionError(condition, radius - 1, f"{radius:.9g}", W)
+    got = f"none at the spectral radius {radius:.9g}, too close to 1 or of weights too far from normal"
+    return ConditionError("a solution in floats", 0.0, got, W)

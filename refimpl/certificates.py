@@ -129,7 +129,8 @@ def majorizer(
     """⟨∇f, Δ⟩ + ½ Tr S Δᵀ L Δ ≤ (1/α − ½ L_g) ‖Δ‖², for f = E_attn, ρ concave, Y⁺ = prox_{αφ}(Y − α ∇g), Δ = Y⁺ − Y.
 
     It guarantees (f + g + φ)(Y⁺) ≤ (f + g + φ)(Y), for g L_g-smooth and φ convex and finite at Y; the bound is the
-    margin. For E_ffn L_g is max(λ_max(H), 0). Where φ is not convex, ``alpha`` is 2 α.
+    margin. For E_ffn without a metric L_g is max(λ_max(H), 0). Where φ is not convex, ``alpha`` is 2 α. The norms are
+    Euclidean: a step of E_ffn in a metric is not Y⁺ above, and nothing is guaranteed for it.
     """
     _require_attention(attention)
     L_g, alpha = _read_smoothness(L_g, "L_g"), _read_step(alpha)

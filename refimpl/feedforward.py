@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from .activation import Activation, get_activation
 from .numerics import (
+    EPS,
     FloatArray,
     Output,
     as_dtype,
@@ -22,7 +23,7 @@ from .numerics import (
     unit,
 )
 
-# W_f P counts as symmetric where it differs from its transpose by at most this much of the magnitudes of its terms
+# W_f P counts as symmetric where ``asymmetry`` is at most this
 SYMMETRY = 2.0**-36
 
 
@@ -76,7 +77,7 @@ class FeedForwardEnergy:
         if bias.ndim and bias.shape[-1] != weights.shape[0]:
             raise ValueError(f"B: expected a last axis of {weights.shape[0]}, as Wf has, got shape {bias.shape}")
         sigma = get_activation(activation)
-        P = None if metric is None else _read_metric(metric, weights)
+        P = None if metric is None else _read_metric(metric, weights, sigma.name == "identity")
         if P is not None and P.ndim == 2 and sigma.name != "identity":
             raise ValueError(f"metric: expected a diagonal one for the activation {sigma.name!r}, got shape {P.shape}")
         for array in (weights, bias):
@@ -213,33 +214,53 @@ def read_weights(Wf: ArrayLike) -> FloatArray:
 
 
 def asymmetry(Wf: FloatArray, P: FloatArray) -> float:
-    """max |W_f P − P W_fᵀ| over the magnitudes of its terms: entry by entry for a diagonal p (d,), else the largest."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if P.ndim == 1:
-            WP = Wf * P
-            size = np.abs(WP) + np.abs(WP.T)
-        else:
-            Wf = unit(Wf)[0]  # the same ratio, and no overflow
-            WP, size = Wf @ P, np.abs(Wf) @ np.abs(P)
-            size = np.full_like(size, 2 * size.max(initial=0.0))
+    """How far W_f P is from symmetric, K = P^(−½) W_f P^½ from Kᵀ: the largest |k_ab − k_ba| over |k_ab| + |k_ba|.
+
+    So, entry by entry, for a diagonal p (d,). For P (d, d) in the eigenbasis of ½ (K + Kᵀ), over |λ_a| + |λ_b| and what
+    the rounding of W_f P comes to in K. Not over the largest entry of W_f P: where P and W_f are small beside
+    others, an asymmetry that is small beside these may be all there is.
+    """
+    d = len(Wf)
+    if P.ndim == 1:
+        # |k_ab| √(p_a p_b) = |w_ab| p_b, over a power of two for each pair: no overflow, no vanishing
+        mantissa, exponent = np.frexp(Wf)
+        scale, shift = np.frexp(P)
+        exponent = np.where(mantissa == 0, -10000, exponent + shift)
+        WP = np.ldexp(mantissa * scale, exponent - np.maximum(exponent, exponent.T))
+        size = np.abs(WP) + np.abs(WP.T)
         return float((np.abs(WP - WP.T) / np.where(size == 0, 1.0, size)).max(initial=0.0))
+    M = unit(Wf)[0]  # the same ratio, and no overflow
+    p, Q = np.linalg.eigh(unit(P)[0])
+    K = (Q / np.sqrt(p)).T @ M @ (Q * np.sqrt(p))
+    eigenvalues, U = np.linalg.eigh(0.5 * K + 0.5 * K.T)
+    skew, size = U.T @ (K - K.T) @ U, np.abs(eigenvalues)
+    terms = size[:, None] + size + d * EPS / SYMMETRY * p[-1] / p[0] * np.abs(M).max()
+    return float((np.abs(skew) / np.where(terms == 0, 1.0, terms)).max())
 
 
-def _read_metric(metric: ArrayLike, Wf: FloatArray) -> FloatArray:
+def _read_metric(metric: ArrayLike, Wf: FloatArray, linear: bool) -> FloatArray:
     """P, (d, d), or p, (d,), where it is diagonal: positive definite, with W_f P symmetric."""
     P, d = read_array(metric, "metric", "(d,) or (d, d)"), len(Wf)
     if P.shape not in ((d,), (d, d)):
         raise ValueError(f"metric: expected shape ({d},) or ({d}, {d}), as Wf has, got shape {P.shape}")
+    if P.ndim == 2 and not (P - np.diag(np.diag(P))).any():
+        diagonal = np.diag(P).copy()
+        # judged entry by entry; but a linear layer may have P = I for W_f = c I that rounding made asymmetric
+        if not linear or asymmetry(Wf, diagonal) <= SYMMETRY:
+            P = diagonal
     gap = 0.0 if P.ndim == 1 else asymmetry(P, np.ones(d))
     if gap > SYMMETRY:
         raise ValueError(f"metric: expected a symmetric matrix, got one that is off by {gap:.3g} of its entries")
+    rounding = 0.0 if P.ndim == 1 else d * EPS * float(np.abs(P).max())
     smallest = float((P if P.ndim == 1 else np.linalg.eigvalsh(P)).min(initial=1.0))
-    if smallest <= 0:
+    if smallest <= rounding:
         raise ValueError(f"metric: expected a positive definite one, got the eigenvalue {smallest:.3g}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.abs(P).sum() + np.abs(Wf * P if P.ndim == 1 else Wf @ P).sum()
+    if not np.isfinite(total):
+        raise ValueError("metric: expected P and Wf P within the floats, got entries whose sum is not")
     gap = asymmetry(Wf, P)
     if not gap <= SYMMETRY:
         raise ValueError(f"metric: expected P with Wf P symmetric, got one off by {gap:.3g} of the terms of Wf P")
-    if P.ndim == 2 and not (P - np.diag(np.diag(P))).any():
-        P = np.diag(P).copy()
     P.setflags(write=False)
     return P

@@ -105,6 +105,41 @@ def test_a_jordan_block_in_another_basis_is_refused(size):
             asymmetric.metric(V @ (np.eye(size) + np.eye(size, k=1)) @ np.linalg.inv(V))
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("eigenvalue", [0.0, 1.0, -2.0])
+def test_an_exact_jordan_block_lacks_eigenvectors_not_real_eigenvalues(size, eigenvalue):
+    """Rounding spreads the eigenvalue of the float matrix, which is exact, by as much as ε^(1/size)."""
+    V = np.array([[1, 0, 0, 0], [2, 1, 0, 0], [3, 4, 1, 0], [-1, 2, 1, 1]])[:size, :size]
+    W = V @ (eigenvalue * np.eye(size) + np.eye(size, k=1)) @ np.rint(np.linalg.inv(V))
+    with pytest.raises(ConditionError) as caught:
+        asymmetric.metric(W)
+    assert caught.value.condition == "a basis of eigenvectors"
+
+
+@pytest.mark.parametrize("turn", [1e-9, 1e-13])
+def test_a_slow_rotation_is_one(turn):
+    W = np.eye(3)
+    W[1:, 1:] = turn * ROTATION
+    with pytest.raises(ConditionError) as caught:
+        asymmetric.metric(W)
+    assert caught.value.condition == "real eigenvalues"
+    assert caught.value.gap == pytest.approx(turn, rel=1e-2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_energy_takes_every_metric_that_is_found(seed):
+    """Near multiples of I, singular, and with eigenvectors at small angles."""
+    d = 2 + seed % 4
+    V = random(d, d, seed=seed)
+    V[:, 1] = V[:, 0] + 1e-2 * V[:, 1]
+    for W in (
+        similar(d, np.full(d, 1.5), seed),
+        similar(d, [0.0] * (d - 1) + [1.0], seed),
+        V @ np.diag(np.arange(d)) @ np.linalg.inv(V),
+    ):
+        FeedForwardEnergy(W, activation="identity", metric=asymmetric.metric(W))
+
+
 # ------------------------------------------------------------------------------------------------ diagonal metric
 
 
@@ -132,6 +167,13 @@ def test_ratios_beyond_the_range_of_products():
     assert FeedForwardEnergy(W, metric=p).curvature == pytest.approx(1 + 2e50**0.5 * 1e25)
 
 
+def test_a_diagonal_metric_beyond_the_floats(refused):
+    W = [[0, 1e-300, 0], [1e300, 0, 1e-300], [0, 1e300, 0]]  # p = 1e-600, 1, 1e600
+    with refused(ConditionError, r"Wf: expected p within the floats, got \|log p\| up to 1381.55$") as caught:
+        asymmetric.diagonal_metric(W)
+    assert caught.value.gap == pytest.approx(600 * np.log(10) + np.log(np.finfo(float).tiny), rel=1e-12)
+
+
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
 def test_scales_beyond_squares(scale):
     """Squares that overflow or vanish decide nothing; a warning would be an error here."""
@@ -147,7 +189,7 @@ def test_scales_beyond_squares(scale):
         if scale < 1:
             assert np.isfinite(function(nilpotent)).all()
         else:  # P would be beyond the floats
-            with pytest.raises(ConditionError, match="got 0, too close to it for floats"):
+            with pytest.raises(ConditionError, match="a solution in floats, got none at the spectral radius 0,"):
                 function(nilpotent)
 
 
@@ -163,6 +205,14 @@ def test_scales_beyond_squares(scale):
         (
             [[0, 1, 0, 1], [2, 0, 3, 0], [0, 1, 0, 5], [2, 0, 1, 0]],
             "equal products along cycles", np.log(15), r"2 along \[2, 1, 0, 3\] and 30 back",
+        ),
+        (
+            [[0, 1e-200, 2e-200], [2e-200, 0, 1e-200], [1e-200, -1e-200, 0]],
+            "pairs of equal sign", 1e-200, r"1e-200 at \(1, 2\) and -1e-200 at \(2, 1\)",
+        ),
+        (
+            [[0, 1e-200, 2e-200], [2e-200, 0, 1e-200], [1e-200, 1e-200, 0]],
+            "equal products along cycles", np.log(4), r"4e-600 along \[1, 0, 2\] and 1e-600 back",
         ),
     ],
 )  # fmt: skip
@@ -219,13 +269,29 @@ def test_rows_are_multiplied_from_the_right():
     assert asymmetric.diagonal_lyapunov(W.T)[0] < p[0]
 
 
+@pytest.mark.parametrize("W", [[[0.0, 1e4], [0.0, 0.0]], [[0.5, 1e4], [0.0, 0.5]], [[0.5, 1e7], [0.0, -0.5]]])
+def test_weights_far_from_normal_have_a_lyapunov_function(W):
+    (a, b), (_, c) = W
+    # the entries of P − W P Wᵀ = I from the last to the first
+    last = 1 / (1 - c**2)
+    corner = b * c * last / (1 - a * c)
+    first = (1 + 2 * a * b * corner + b**2 * last) / (1 - a**2)
+    np.testing.assert_allclose(asymmetric.lyapunov(W), [[first, corner], [corner, last]], rtol=64 * EPS)
+
+
+def test_weights_too_far_from_normal_are_not_said_to_have_a_radius_of_1(refused):
+    Q = np.linalg.qr(random(40, 40))[0]
+    W = Q @ (np.triu(random(40, 40, seed=1), 1) + np.diag(np.linspace(-0.9, 0.9, 40))) @ Q.T
+    with refused(ConditionError, r"Wf: expected a solution in floats, got none at the spectral radius 0\.\d+, "):
+        asymmetric.lyapunov(W)
+
+
 @pytest.mark.parametrize(
     ("function", "W", "gap"),
     [
         (asymmetric.lyapunov, ROTATION, 0.0),
         (asymmetric.lyapunov, [[2.0]], 1.0),
         (asymmetric.lyapunov, [[-1.5, 1.0], [0.0, 0.0]], 0.5),
-        (asymmetric.lyapunov, [[1 - EPS / 2, 1e9], [0.0, 1 - EPS / 2]], 0.0),  # too close in floats
         (asymmetric.diagonal_lyapunov, [[-2, 2], [-2, 2]], 3.0),
         (asymmetric.diagonal_lyapunov, 0.9 * ROTATION + 0.2 * np.eye(2), 0.1),
     ],
@@ -234,6 +300,14 @@ def test_no_lyapunov_function(function, W, gap, refused):
     with refused(ConditionError, r"Wf: expected a spectral radius .*below 1, got ") as caught:
         function(W)
     assert caught.value.gap == pytest.approx(gap, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("function", [asymmetric.lyapunov, asymmetric.diagonal_lyapunov])
+def test_no_lyapunov_function_in_floats(function, refused):
+    W = [[1 - EPS / 2, 1e300], [0.0, 1 - EPS / 2]]
+    with refused(ConditionError, "Wf: expected a solution in floats, got none at the spectral radius 1, ") as caught:
+        function(W)
+    assert caught.value.gap == 0
 
 
 def test_with_a_full_solution_alone_the_relu_layer_may_diverge():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl import AttentionEnergy, FeedForwardEnergy, certificates, definitions, get_rho
+from refimpl.asymmetric import diagonal_metric
 from refimpl.certificates import (
     Certificate,
     apollonius,
@@ -276,6 +277,17 @@ def test_the_majorizer_holds_wherever_the_gradient_mapping_does(numbers, eighths
     mapped = prox_mapping(attn.gradient(Y), (Y - Y_new) / alpha, L_h=L_h, alpha=alpha)
     certificate = majorizer(attn, Y, Y_new, L_g=ffn.curvature, alpha=alpha)
     assert certificate.decrease >= mapped.decrease - 1e-13 * np.sum((Y - Y_new) ** 2) / alpha
+
+
+def test_in_a_metric_the_majorizer_guarantees_nothing():
+    Wf = np.array([[0.0, 1e-3], [0.1, 0.0]])
+    attn, Y = AttentionEnergy(), np.array([[0.0, 0.0], [1.5, 0.0]])
+    ffn = FeedForwardEnergy(Wf, [[0.0, 0.0], [3.0, 0.0]], metric=diagonal_metric(Wf))
+    Y_new = ffn.step(Y)
+    certificate = majorizer(attn, Y, Y_new, L_g=ffn.curvature)
+    assert certificate.holds
+    assert certificate.decrease > 0.01
+    assert attn.value(Y_new) + ffn.value(Y_new) > attn.value(Y) + ffn.value(Y) + 0.1
 
 
 def test_the_energy_does_rise_outside():

@@ -219,6 +219,44 @@ def test_what_is_no_metric(metric, match, refused):
         FeedForwardEnergy(SIMILAR, 0.0, "relu", metric)
 
 
+@pytest.mark.parametrize("metric", [np.ones(3), np.eye(3)], ids=["1", "I"])
+@pytest.mark.parametrize("name", ["relu", "identity"])
+def test_a_rotation_beside_a_large_weight_has_no_metric(name, metric, refused):
+    """At the threshold of the largest entry it would pass, and E would rise from 0 to 1 at α = 1 ≤ ``max_alpha``."""
+    Wf = np.array([[-1e11, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
+    with refused(ValueError, "metric: expected P with Wf P symmetric, got one off by "):
+        FeedForwardEnergy(Wf, [0.0, 1.0, 1.0], name, metric)
+
+
+@pytest.mark.parametrize(
+    ("large", "least"), [(0.0, 1.0), (0.0, 1e-4), (0.0, 1e-8), (0.0, 1e-12), (-1e11, 1.0), (-1e11, 1e-4)]
+)
+def test_a_rotation_where_the_metric_is_small_has_none(large, least, refused):
+    Q, W = np.linalg.qr(random(3, 3))[0], np.zeros((3, 3))
+    W[0, 0], W[1, 2], W[2, 1] = large, 5.0, -5.0
+    P = Q @ np.diag([2.0, least, least]) @ Q.T
+    with refused(ValueError, "metric: expected P with Wf P symmetric, got one off by "):
+        FeedForwardEnergy(Q @ W @ Q.T, 0.0, "identity", (P + P.T) / 2)
+
+
+@pytest.mark.parametrize("least", [1.0, 1e-4, 1e-8, 1e-12])
+def test_an_ill_conditioned_metric_is_one(least):
+    Q, S = np.linalg.qr(random(3, 3))[0], random(3, 3, seed=1)
+    root = np.sqrt([2.0, least, least])
+    W, P = Q @ ((S + S.T) * root[:, None] / root) @ Q.T, Q * root**2 @ Q.T
+    FeedForwardEnergy(W, 0.0, "identity", (P + P.T) / 2)
+
+
+def test_a_metric_at_the_ends_of_the_floats(refused):
+    assert FeedForwardEnergy(SIMILAR, metric=[1e-300, 5e-301]).curvature == pytest.approx(1 + np.sqrt(2), rel=8 * EPS)
+    ffn = FeedForwardEnergy(SIMILAR, metric=[4e307, 2e307])
+    np.testing.assert_allclose(ffn.half_curvature([[0.0, 0.0]]), [2e307 * (0.75 + np.sqrt(1.0625))], rtol=8 * EPS)
+    with refused(ValueError, "metric: expected P with Wf P symmetric, got one off by 0.111 "):
+        FeedForwardEnergy(SIMILAR, metric=[2e307, 8e306])
+    with refused(ValueError, "metric: expected P and Wf P within the floats, got entries whose sum is not"):
+        FeedForwardEnergy(SIMILAR, metric=[1e308, 4e307])
+
+
 def test_a_metric_that_is_not_diagonal_is_for_the_linear_layer(activation, refused):
     P = [[2.0, 0.5], [0.5, 1.0]]  # W_f P = ((1, 2), (2, ½))
     if activation == "identity":
