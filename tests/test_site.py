@@ -146,7 +146,7 @@ def test_nothing_is_loaded_from_elsewhere(site, companion):
 
 def test_a_theorem_ends_where_its_derivation_begins(site):
     text = site["derivations/08_rounding.html"]
-    theorem = text.partition('id="theorem-rounding-split"')[2]
+    theorem = text.partition('id="theorem-rounding.split"')[2]
     statement, _, after = theorem.partition("What was checked of it")
     assert 'id="equation-eq-rounding-split"' in statement
     assert "1: no rounding." not in statement
