@@ -144,6 +144,22 @@ def test_nothing_is_loaded_from_elsewhere(site, companion):
     assert re.search(r'<script[^>]+src="\.\./_static/mathjax/tex-chtml\.js', site["derivations/01_attention.html"])
 
 
+def test_a_theorem_ends_where_its_derivation_begins(site):
+    text = site["derivations/08_rounding.html"]
+    theorem = text.partition('id="theorem-rounding.split"')[2]
+    statement, _, after = theorem.partition("What was checked of it")
+    assert 'id="equation-eq-rounding-split"' in statement
+    assert "1: no rounding." not in statement
+    assert "1: no rounding." in after
+
+
+def test_a_picture_leads_to_its_own_size(site):
+    pictures = re.findall(r'<a [^>]*href="([^"]+)"[^>]*><img [^>]*src="([^"]+)"', site["idea.html"])
+    assert len(pictures) == site["idea.html"].count("<img ")
+    assert len(pictures) > 3
+    assert all(link == picture for link, picture in pictures)
+
+
 @pytest.mark.parametrize(
     "html",
     [
