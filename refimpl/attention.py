@@ -358,7 +358,8 @@ class AttentionEnergy:
             Gamma = self._from_logarithms(Z, m)
             degree = Gamma.sum(axis=-1, keepdims=True)
         A = Gamma / np.where(degree == 0, 1.0, degree)
-        return np.asarray(A + np.eye(Z.shape[-1])[rows] * (degree == 0))
+        index = np.arange(Z.shape[-1])
+        return np.asarray(A + (index[rows][:, None] == index) * (degree == 0))
 
     def _from_logarithms(self, Z: FloatArray, m: FloatArray | None) -> FloatArray:
         """Γ with each row divided by its largest entry, from log Γ."""

@@ -420,6 +420,14 @@ def test_memory_grows_with_the_number_of_tokens_not_of_pairs(rho, call):
     assert large < 2.5 * small
 
 
+def test_memory_of_rows_that_are_formed_one_by_one():
+    """Without any weight every row is one of the identity, which is not formed whole."""
+    weightless = AttentionEnergy(None, Rho("weightless", lambda z: 0 * z, lambda z: 0 * z))
+    Y = random(3000, 4)
+    assert peak_memory(lambda attn, Y: attn.step(Y), weightless, Y) < 16e6
+    np.testing.assert_array_equal(weightless.step(Y), Y)
+
+
 def test_memory_of_pairs_that_are_formed_again():
     """An eighth of the pairs of a block, with all their features: k = 1000 of them at once would be 130 MB."""
     Y = np.repeat(random(120, 1000), 10, axis=0)
