@@ -217,8 +217,8 @@ def asymmetry(Wf: FloatArray, P: FloatArray) -> float:
     """How far W_f P is from symmetric, K = P^(−½) W_f P^½ from Kᵀ: the largest |k_ab − k_ba| over |k_ab| + |k_ba|.
 
     So, entry by entry, for a diagonal p (d,). For P (d, d) it is what the rounding of W_f P leaves of K − Kᵀ, in the
-    eigenbasis of ½ (K + Kᵀ), over |λ_a| + |λ_b| and 2³⁶ roundings of K. Not over the largest entry of W_f P: an asymmetry that is small beside
-    that may be all there is in directions where P or W_f is small.
+    eigenbasis of ½ (K + Kᵀ), over |λ_a| + |λ_b| and the rounding of K times 2³⁶, and at most 1. Not over the largest
+    entry of W_f P: an asymmetry that is small beside that may be all there is in directions where P or W_f is small.
     """
     d = len(Wf)
     if P.ndim == 1:
