@@ -216,9 +216,9 @@ def read_weights(Wf: ArrayLike) -> FloatArray:
 def asymmetry(Wf: FloatArray, P: FloatArray) -> float:
     """How far W_f P is from symmetric, K = P^(−½) W_f P^½ from Kᵀ: the largest |k_ab − k_ba| over |k_ab| + |k_ba|.
 
-    So, entry by entry, for a diagonal p (d,). For P (d, d) in the eigenbasis of ½ (K + Kᵀ), over |λ_a| + |λ_b| and what
-    the rounding of W_f P comes to in K. Not over the largest entry of W_f P: where P and W_f are small beside
-    others, an asymmetry that is small beside these may be all there is.
+    So, entry by entry, for a diagonal p (d,). For P (d, d) it is what the rounding of W_f P leaves of K − Kᵀ, in the
+    eigenbasis of ½ (K + Kᵀ), over |λ_a| + |λ_b| and the rounding of K times 2³⁶, and at most 1. Not over the largest
+    entry of W_f P: an asymmetry that is small beside that may be all there is in directions where P or W_f is small.
     """
     d = len(Wf)
     if P.ndim == 1:
@@ -231,11 +231,13 @@ def asymmetry(Wf: FloatArray, P: FloatArray) -> float:
         return float((np.abs(WP - WP.T) / np.where(size == 0, 1.0, size)).max(initial=0.0))
     M = unit(Wf)[0]  # the same ratio, and no overflow
     p, Q = np.linalg.eigh(unit(P)[0])
-    K = (Q / np.sqrt(p)).T @ M @ (Q * np.sqrt(p))
+    root = np.sqrt(p)
+    K = (Q / root).T @ M @ (Q * root)
+    skew, rounding = K - K.T, d * EPS * np.abs(M).max() * p[-1] / np.outer(root, root)
     eigenvalues, U = np.linalg.eigh(0.5 * K + 0.5 * K.T)
-    skew, size = U.T @ (K - K.T) @ U, np.abs(eigenvalues)
-    terms = size[:, None] + size + d * EPS / SYMMETRY * p[-1] / p[0] * np.abs(M).max()
-    return float((np.abs(skew) / np.where(terms == 0, 1.0, terms)).max())
+    skew = U.T @ (np.sign(skew) * np.maximum(np.abs(skew) - rounding, 0.0)) @ U
+    size = np.abs(eigenvalues)[:, None] + np.abs(eigenvalues) + d * EPS / SYMMETRY * np.abs(K).max()
+    return float(min((np.abs(skew) / np.where(size == 0, 1.0, size)).max(), 1.0))
 
 
 def _read_metric(metric: ArrayLike, Wf: FloatArray, linear: bool) -> FloatArray:

@@ -240,6 +240,15 @@ def test_a_rotation_where_the_metric_is_small_has_none(large, least, refused):
 
 
 @pytest.mark.parametrize("least", [1.0, 1e-4, 1e-8, 1e-12])
+def test_what_rounding_explains_where_the_metric_is_small_it_does_not_where_it_is_large(least, refused):
+    Q, W = np.linalg.qr(random(3, 3))[0], np.diag([1.0, 2.0, 3.0])
+    W[0, 1] = 1e-6
+    P = Q @ np.diag([1.0, 1.0, least]) @ Q.T
+    with refused(ValueError, "metric: expected P with Wf P symmetric, got one off by "):
+        FeedForwardEnergy(Q @ W @ Q.T, 0.0, "identity", (P + P.T) / 2)
+
+
+@pytest.mark.parametrize("least", [1.0, 1e-4, 1e-8, 1e-12])
 def test_an_ill_conditioned_metric_is_one(least):
     Q, S = np.linalg.qr(random(3, 3))[0], random(3, 3, seed=1)
     root = np.sqrt([2.0, least, least])
