@@ -334,7 +334,7 @@ def uncentred(right, U):
 def negative_distances(right, products, rows, columns):
     """The smaller of z and 0 not taken away."""
     Z = sum(P[rows] @ Q[columns].T for P, Q in products.factors)
-    return Z + products.half[rows] + products.half[columns].T
+    return Z if products.half is None else Z + products.half[rows] + products.half[columns].T
 
 
 def split(bits=25, to_the_grid=np.rint, low_counts=True, half_rest=True):
@@ -889,7 +889,9 @@ FAULTS = {
         ),
         "δ halved": instead(numerics, "_products", lambda right, U: right(U)._replace(delta=right(U).delta / 2)),
         "one row's half left out": instead(
-            numerics, "_gram", lambda right, p, rows, columns: np.maximum(right(p, rows, columns) - p.half.T, 0)
+            numerics,
+            "_gram",
+            lambda right, p, *part: np.maximum(right(p, *part) - (0 if p.half is None else p.half.T), 0),
         ),
         "below zero": instead(numerics, "_gram", negative_distances),
         "single precision": instead(numerics, "_gram", lambda right, *args: right(*args).astype(np.float32)),
