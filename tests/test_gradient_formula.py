@@ -191,3 +191,24 @@ def test_what_sympy_cannot_decide_takes_no_longer_for_it():
     begun = time.process_time()
     assert examine_formulas(texts).verdict == "none"
     assert time.process_time() - begun < 60
+
+
+@pytest.mark.parametrize(
+    ("texts", "verdict"),
+    [
+        (["exp(exp(y2**4))", "exp(exp(y1**4))"], "none"),
+        (["exp(300*y1**2*y2)*y2", "exp(200*y1*y2)"], "none"),
+        (["exp(300*y2)", "exp(200*y1)"], "none"),
+        (["1e200*y2", "1e-200*y1"], "diagonal"),
+    ],
+)
+def test_numbers_beyond_the_floats(texts, verdict):
+    report = examine_formulas(texts)
+    assert report.verdict == verdict
+    assert not np.isnan(report.asymmetry)
+
+
+def test_a_jump_is_said_to_leave_two_sides():
+    report = examine_formulas(["0*y1", "atan(1/y1) + atan(y1)"])
+    assert report.verdict == "euclidean"
+    assert "on each side of y1 = 0" in report.diagnosis

@@ -29,6 +29,7 @@ from .kit import Finding
 from .subject import Subject, same_answer
 
 _SIZES = (1.0, 0.25, 2.0, 1.0, 0.25, 2.0)  # of the tokens, point by point
+_SPREAD = 0.25  # of the tokens about one of their size, at the second half of the points
 _DRAWS = 20  # of a point, to find one with no kink near it
 _CLEAR = 10.0  # an asymmetry is one beyond so many times the error
 _CLOSE = 1e-5  # to what share of its integrand the work on a side is computed: 100 roundings of float32
@@ -145,9 +146,9 @@ def examine_field(
 
     ``progress`` is told (number, total, name) before each point.
     """
-    for name, value in (("tokens", tokens), ("dim", dim)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+    for name, value, least in (("tokens", tokens, 1), ("dim", dim, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     subject = Subject(update, framework, dtype, False, read_number(seconds, "seconds", "(0, inf)"))
     try:
         return _judge(_look(subject, tokens, dim, seed, progress), subject)
@@ -171,7 +172,10 @@ class Seen(NamedTuple):
 
 
 def _look(subject: Subject, n: int, d: int, seed: int, progress: Callable[[int, int, str], None] | None = None) -> Seen:
-    """J at a point of each size. Before and after, the function has to be one: the same answer for the same tokens."""
+    """J at points of each size, first of tokens far apart, then of close ones: attention may leave the former alone.
+
+    Before and after, the function has to be one: the same answer for the same tokens.
+    """
     first, second = (_draw(subject, np.random.default_rng([seed, number]), (n, d)) for number in (1, 2))
     answers = [subject(first) for _ in range(3)]
     if subject.returned != subject.dtype:
@@ -183,7 +187,8 @@ def _look(subject: Subject, n: int, d: int, seed: int, progress: Callable[[int, 
     for number, size in enumerate(_SIZES):
         if progress is not None:
             progress(number, len(_SIZES), f"point {number + 1}")
-        found.append(_smooth_point(subject, (n, d), size, np.random.default_rng([seed, n, d, number])))
+        rng, close = np.random.default_rng([seed, n, d, number]), number >= len(_SIZES) // 2
+        found.append(_smooth_point(subject, (n, d), size, close, rng))
     same_answer([answers[0], subject(first)])
     points, J, error = (np.array(part) for part in zip(*found, strict=True))
     exact = _complex_steps(subject, points, J, error) if subject.dtype == "float64" else None
@@ -192,21 +197,26 @@ def _look(subject: Subject, n: int, d: int, seed: int, progress: Callable[[int, 
     return Seen(points, J, error, "central differences")
 
 
-def _draw(subject: Subject, rng: np.random.Generator, shape: tuple[int, int], size: float = 1.0) -> FloatArray:
+def _draw(
+    subject: Subject, rng: np.random.Generator, shape: tuple[int, int], size: float = 1.0, close: bool = False
+) -> FloatArray:
     """Random tokens in multiples of 256 ε, so that Y ± m h, h a power of two, has no rounding."""
     grid = 256 * float(np.finfo(subject.dtype).eps)
-    return np.asarray(np.round(size * rng.standard_normal(shape) / grid) * grid)
+    Y = rng.standard_normal(shape)
+    if close:
+        Y = rng.standard_normal(shape[1]) + _SPREAD * Y
+    return np.asarray(np.round(size * Y / grid) * grid)
 
 
 def _smooth_point(
-    subject: Subject, shape: tuple[int, int], size: float, rng: np.random.Generator
+    subject: Subject, shape: tuple[int, int], size: float, close: bool, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, float]:
     """A point where the differences agree, with J and its error: near a kink they do not."""
     step, coarse, _ = PRECISION[subject.dtype]
     h = size * step
     best: tuple[FloatArray, FloatArray, float] | None = None
     for _ in range(_DRAWS):
-        Y = _draw(subject, rng, shape, size)
+        Y = _draw(subject, rng, shape, size, close)
         J, apart, rounding = _central_differences(subject, Y, h)
         if best is None or apart + rounding < best[2]:
             best = Y, J, apart + rounding
@@ -241,7 +251,8 @@ def _complex_steps(
 ) -> tuple[FloatArray, FloatArray] | None:
     """J (k, N, N) from Im T(Y + i h e_b) / h and its error (k,), where that agrees with the differences everywhere.
 
-    abs, conj and the like break it without a word. Two h that are no power of two apart differ by rounding alone.
+    abs, conj and the like break it without a word, and what they hide is no larger than the disagreement: that is the
+    error, unless rounding, by which alone two h that are no power of two apart differ, is larger.
     """
     twin = Subject(subject.fn, subject.framework, "float64", False, subject.seconds)  # it may hang on such input
     steps = np.empty((2, *J.shape))
@@ -254,11 +265,12 @@ def _complex_steps(
                     steps[which, k, :, b] = twin.complex_step(Y, e, h).ravel()
     except Finding:
         return None
-    if not (np.abs(steps[0] - J) <= _CLEAR * error[:, None, None]).all():
+    apart = np.abs(steps[0] - J).max(axis=(1, 2))
+    if not (apart <= _CLEAR * error).all():
         return None
     scatter = np.abs(steps[0] - steps[1]).max(axis=(1, 2))
     size = np.maximum(np.abs(steps[0]).max(axis=(1, 2)), 1)
-    return steps[0], 8 * (scatter + J.shape[1] * EPS * size)
+    return steps[0], np.maximum(8 * (scatter + J.shape[1] * EPS * size), 2 * apart)
 
 
 # ------------------------------------------------------------------------------------------------ metrics
@@ -282,7 +294,7 @@ def fit_diagonal(J: FloatArray, error: FloatArray, widest: float, name: Callable
     e = error[:, None, None]
     other = J.transpose(0, 2, 1)
     seen = np.minimum(np.abs(J), np.abs(other)) / e
-    opposite = (J * other < 0) & (seen > _CLEAR)
+    opposite = (np.sign(J) != np.sign(other)) & (seen > _CLEAR)
     nowhere = Fit(False, np.ones(N))
     if opposite.any():
         k, a, b = _where(np.where(opposite, seen, 0))
@@ -294,8 +306,10 @@ def fit_diagonal(J: FloatArray, error: FloatArray, widest: float, name: Callable
     alone[:, np.arange(N), np.arange(N)] = 0
     if alone.max() > widest:
         k, a, b = _where(alone)
+        most = abs(J[k, b, a]) + error[k]
         return nowhere._replace(
-            why=f"{name(b)} acts on {name(a)} and not the other way: J = {J[k, a, b]:.3g} and {J[k, b, a]:.1g}"
+            why=f"{name(b)} acts on {name(a)}, J = {J[k, a, b]:.3g}, and the other way J is 0 to within {most:.1g}, "
+            f"which leaves weights that differ by more than {abs(J[k, a, b]) / most:.1g}"
         )
     # the relative error of the ratio, at the point where the pair is seen best; never 0, which would be no edge
     best = seen.argmax(axis=0)
@@ -303,7 +317,7 @@ def fit_diagonal(J: FloatArray, error: FloatArray, widest: float, name: Callable
     forth, back = J[best, rows, columns], J[best, columns, rows]
     with np.errstate(divide="ignore", invalid="ignore"):
         uncertain = np.where(linked, error[best] * (1 / np.abs(forth) + 1 / np.abs(back)), 0)
-        ratio = np.where(linked, np.log(back / forth), 0)  # log p_a − log p_b
+        ratio = np.where(linked, np.log(np.abs(back)) - np.log(np.abs(forth)), 0)  # log p_a − log p_b
     tree = minimum_spanning_tree(csr_array(uncertain))  # of a dense array it would leave out what is close to 0
     tree = tree + tree.T
     _, groups = connected_components(tree)
@@ -346,9 +360,14 @@ def _where(M: FloatArray) -> tuple[int, ...]:
 
 def asymmetry_of(J: FloatArray) -> FloatArray:
     """‖½ (J − Jᵀ)‖ / ‖J − I‖ at each point; 0 where J = I."""
-    moved = np.linalg.norm(J - np.eye(J.shape[1]), axis=(1, 2))
-    share = np.linalg.norm(J - J.transpose(0, 2, 1), axis=(1, 2)) / 2
-    return np.asarray(np.where(share == 0, 0.0, share / np.where(moved == 0, 1.0, moved)))
+    moved, turned = _norms(J - np.eye(J.shape[1])), _norms(J - J.transpose(0, 2, 1)) / 2
+    return np.asarray(np.where(turned == 0, 0.0, turned / np.where(moved == 0, 1.0, moved)))
+
+
+def _norms(A: FloatArray) -> FloatArray:
+    """The Frobenius norm of each matrix, of numbers whose squares overflow too."""
+    size = np.abs(A).max(axis=(1, 2))
+    return np.asarray(size * np.linalg.norm(A / np.where(size == 0, 1.0, size)[:, None, None], axis=(1, 2)))
 
 
 class Mixing(NamedTuple):
@@ -367,7 +386,8 @@ def fit_constant(J: FloatArray, error: FloatArray, precision: Precision) -> Mixi
     distinct eigenvalues, Vᵀ P V commutes with Λ and is diagonal, so the question is the diagonal one for V⁻¹ J_k V.
     """
     N = J.shape[1]
-    c = np.linspace(1.0, 2.0, len(J)) / len(J)
+    c = np.linspace(1.0, 2.0, len(J)) / error  # a point that is known badly would blur the mean
+    c /= c.sum()
     C, C_error = np.tensordot(c, J, 1), float(c @ error)
     for what, A, e in [*(("J", A, e) for A, e in zip(J, error, strict=True)), ("a mean of the J", C, C_error)]:
         values, V = np.linalg.eig(A)
@@ -396,7 +416,15 @@ def fit_constant(J: FloatArray, error: FloatArray, precision: Precision) -> Mixi
         return Mixing()
     P = inverse.T @ (fit.p[:, None] * inverse)
     spread = np.linalg.eigvalsh(P)
-    return Mixing((P + P.T) / (2 * spread[0])) if spread[-1] <= precision.widest * spread[0] else Mixing()
+    if not spread[-1] <= precision.widest * spread[0]:
+        return Mixing()
+    P = (P + P.T) / (2 * spread[0])
+    # the errors of C, which P is made from, are no excuse: each J_k has to be symmetric to its own
+    root = np.linalg.cholesky(P).T
+    inside = root @ J @ np.linalg.inv(root)
+    explained = 2 * N * math.sqrt(spread[-1] / spread[0]) * (error + 4 * EPS * np.abs(J).max(axis=(1, 2)))
+    uneven = np.abs(inside - inside.transpose(0, 2, 1)).max(axis=(1, 2))
+    return Mixing(P) if (uneven <= _CLEAR * explained).all() else Mixing()
 
 
 # ------------------------------------------------------------------------------------------------ the verdict
@@ -408,7 +436,7 @@ def _judge(seen: Seen, subject: Subject) -> GradientField:
     shape = points.shape[1:]
     N = J.shape[1]
     asymmetry = asymmetry_of(J)
-    moved = np.linalg.norm(J - np.eye(N), axis=(1, 2))
+    moved = _norms(J - np.eye(N))
     unknown = N * error / np.where(moved == 0, 1.0, moved)
     worst = int((asymmetry - unknown).argmax())  # where T hardly moves its tokens the share is rounding
     report = GradientField(
@@ -425,19 +453,25 @@ def _judge(seen: Seen, subject: Subject) -> GradientField:
         return replace(report, verdict=verdict, diagnosis=f"{text} ({CLAIM})", **fields)
 
     known = f"at {len(points)} points, by {seen.route}"
+    if (moved <= N * error).all():
+        known += ", at all of which T(y) − y does not change"
     blur = float(error.max() / (np.abs(J - np.eye(N)).max() or np.inf))
     misfit = _misfit(J, error, np.zeros(N), np.zeros(N)).max()
     if blur <= precision.coarse and misfit <= 1:
         return _on_closed_path(
             verdict(
                 "euclidean",
-                f"your update is a gradient step in the Euclidean metric: no asymmetry found {known}",
+                "your update is a gradient step in the Euclidean metric: no asymmetry found beyond "
+                f"{unknown.max():.1g}, {known}",
                 in_metric=report.asymmetry,
                 metric=np.ones(shape),
             ),
             subject,
         )
-    unsure = f"the derivatives of T(y) − y are known to {blur:.1g} of the largest {known}"
+    seen_to = f"known to {blur:.1g} of the largest" if blur < 1 else "not seen"
+    unsure = f"the derivatives of T(y) − y are {seen_to} {known}"
+    if misfit <= 1:
+        return verdict("undecided", f"undecided: {unsure}, and the asymmetry is no more than that explains")
     if misfit <= _CLEAR:
         return verdict("undecided", f"undecided: {unsure}, and the asymmetry is {misfit:.1g} times what that explains")
     uneven = f"asymmetry {report.asymmetry:.3g} {known}"

@@ -8,6 +8,7 @@ continuous on a convex set, and refuted where the difference has an exact value 
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ..numerics import EPS
 from .gradient_field import CLAIM, NO_DIAGONAL, PRECISION, GradientField, asymmetry_of, beyond_diagonal
 
 _POINTS = 12
+_WIDEST = sympy.Rational(20, 7)  # of their entries
 _DIGITS = 30
 _NONZERO = 1e-20  # a number that is larger at 30 digits is not 0
 
@@ -50,18 +52,21 @@ def examine_formulas(texts: Sequence[str], seed: int = 0) -> GradientField:
     report = GradientField("undecided", f"undecided: the formulas have no value at any point tried ({CLAIM})")
     if not seen:
         return report
-    J = np.array([[[float(x) for x in row] for row in at.J] for at in seen])
     points = np.array([[float(x) for x in at.y] for at in seen])
-    share = asymmetry_of(J)
-    worst = int(share.argmax())
-    report = replace(
-        report, asymmetry=float(share[worst]), error=0.0, where=points[worst], route="symbolic", points=points
-    )
-    doubt = _doubt(field)
+    J = np.array([[[float(x) for x in row] for row in at.J] for at in seen])
+    floats = np.abs(J).max(axis=(1, 2)) <= 10.0**formula.MAX_MAGNITUDE
+    report = replace(report, error=0.0, route="symbolic", points=points)
+    if floats.any():
+        share = asymmetry_of(J[floats])
+        worst = int(share.argmax())
+        report = replace(report, asymmetry=float(share[worst]), where=points[floats][worst])
+    doubt, sides = _doubt(field), _sides(field)
 
     def verdict(verdict: str, text: str, **fields: Any) -> GradientField:
         if verdict != "none" and doubt:
             verdict, text, fields = "undecided", f"undecided: J is symmetric in a metric, but {doubt}", {}
+        elif verdict != "none" and sides:
+            text += f", on each side of {' and '.join(f'{show.formula(side)} = 0' for side in sides)}"
         return replace(report, verdict=verdict, diagnosis=f"{text} ({CLAIM})", **fields)
 
     ones = [sympy.Integer(1)] * N
@@ -70,14 +75,16 @@ def examine_formulas(texts: Sequence[str], seed: int = 0) -> GradientField:
         text = "your update is a gradient step in the Euclidean metric: that J is symmetric is proved"
         return verdict("euclidean", text, asymmetry=0.0, in_metric=0.0, metric=np.ones(N))
     if agrees is None:
-        return replace(report, diagnosis=f"undecided: SymPy neither proves nor refutes that J is symmetric ({CLAIM})")
+        text = f"undecided: SymPy does not prove that J is symmetric, and no point tried refutes it, |y| ≤ {_WIDEST}"
+        return replace(report, diagnosis=f"{text} ({CLAIM})")
     p, why = _forced(seen)
     if p is not None:
         agrees = _agrees(field.jacobian, seen, p)
         if agrees is True:
             metric = f"the constant diagonal metric p = ({', '.join(map(_written, p))})"
             text = f"your update is a gradient step in {metric}: that P J is symmetric is proved"
-            return verdict("diagonal", text, in_metric=0.0, metric=np.array([float(w) for w in p]))
+            weights = np.array([float(w) for w in p])
+            return verdict("diagonal", text, in_metric=0.0, metric=weights if np.isfinite(weights).all() else None)
         if agrees is None:
             text = "undecided: no gradient step in the Euclidean metric; of the others SymPy finds no answer"
             return replace(report, diagnosis=f"{text} ({CLAIM})")
@@ -85,9 +92,10 @@ def examine_formulas(texts: Sequence[str], seed: int = 0) -> GradientField:
     if why is None:
         text = "undecided: no gradient step in the Euclidean metric, and the points force no other"
         return replace(report, diagnosis=f"{text} ({CLAIM})")
-    text = f"{NO_DIAGONAL}: {why}"
+    report = verdict("none", f"{NO_DIAGONAL}: {why}")
+    J = J[floats & J.any(axis=(1, 2))]  # where J = 0 every metric will do
     error = 8 * EPS * np.abs(J).max(axis=(1, 2))
-    return beyond_diagonal(verdict("none", text), J, error, PRECISION["float64"])
+    return beyond_diagonal(report, J, error, PRECISION["float64"]) if len(J) else report
 
 
 def _values(field: formula.Field, seed: int) -> Iterator[At]:
@@ -100,13 +108,13 @@ def _values(field: formula.Field, seed: int) -> Iterator[At]:
         for node in expr.atoms(sympy.Heaviside, sympy.sign, sympy.Abs, sympy.core.relational.Relational)
     }
     for _ in range(_POINTS):
-        y = [sympy.Rational(rng.randint(-20, 20), 7) for _ in field.symbols]
+        y = [_WIDEST * sympy.Rational(rng.randint(-20, 20), 20) for _ in field.symbols]
         point = dict(zip(field.symbols, y, strict=True))
 
         def value(expr: Any, point: dict[Any, Any] = point) -> Any:
             return _answer(lambda: expr.subs(point))
 
-        if all(_sign(value(kink)) for kink in kinks):
+        if all(_seen(value(kink)) for kink in kinks):
             J = [[value(entry) for entry in row] for row in field.jacobian]
             if all(_sign(entry) is not None for row in J for entry in row):
                 yield At(y, J)
@@ -124,11 +132,18 @@ def _sign(number: Any) -> int | None:
     """−1, 0 or 1, exactly; None for what is no real number or not told from 0."""
     if number is None or not number.is_number or not number.is_finite:
         return None
+    return _seen(number) or (0 if _is_zero(number) else None)
+
+
+def _seen(number: Any) -> int | None:
+    """−1 or 1 where the digits of a number show it, or None: quick, where a proof that it is 0 is not."""
+    if number is None or not number.is_number or not number.is_finite:
+        return None
     if number.is_Rational:
-        return int(sympy.sign(number))
+        return int(sympy.sign(number)) or None
     close = _answer(lambda: sympy.N(number, _DIGITS, strict=True))
     if close is None or not close.is_Float or abs(close) < _NONZERO:
-        return 0 if _is_zero(number) else None
+        return None
     return 1 if close > 0 else -1
 
 
@@ -148,7 +163,7 @@ def _agrees(J: Sequence[Sequence[Any]], seen: Sequence[At], p: Sequence[Any]) ->
     pairs = list(combinations(range(len(p)), 2))
     for a, b in pairs:
         for at in seen:
-            if _sign(p[a] * at.J[a][b] - p[b] * at.J[b][a]):
+            if _seen(p[a] * at.J[a][b] - p[b] * at.J[b][a]):
                 return f"{_entry(at, a, b)} and {_entry(at, b, a)} at {at}"
     return True if all(_is_zero(p[a] * J[a][b] - p[b] * J[b][a]) for a, b in pairs) else None
 
@@ -160,7 +175,10 @@ def _entry(at: At, a: int, b: int) -> str:
 def _written(number: Any) -> str:
     """A number exactly where that is short."""
     exact = show.formula(number)
-    return exact if len(exact) <= 12 else f"{float(number):.6g}"
+    if len(exact) <= 12:
+        return exact
+    close = float(number)
+    return f"{close:.6g}" if close and math.isfinite(close) else str(sympy.N(number, 6))
 
 
 def _forced(seen: Sequence[At]) -> tuple[list[Any] | None, str | None]:
@@ -192,7 +210,7 @@ def _forced(seen: Sequence[At]) -> tuple[list[Any] | None, str | None]:
                 if a not in p:
                     p[a] = p[b] * links[a][b]
                     group.append(a)
-        smallest = min((p[a] for a in group), key=float)
+        smallest = min((p[a] for a in group), key=lambda weight: float(sympy.log(weight)))  # it may overflow itself
         for a in group:
             p[a] = p[a] / smallest
     return [p[a] for a in range(N)], None
@@ -202,16 +220,35 @@ def _doubt(field: formula.Field) -> str | None:
     """Why the formulas may be undefined or jump on a set that leaves no convex domain, if they may."""
     if any(expr.has(sympy.Piecewise) for expr in field.components):
         return "where(...) may jump"
-    # as it is written an operation may have become a product of several: sqrt(4 y) is 2 sqrt(y)
-    for operation in (node for written in field.partial for node in written.atoms(sympy.Pow, sympy.log)):
-        if not operation.is_real and not _total(operation, field.symbols):
+    for operation in _operations(field):
+        if _edges(operation, field.symbols) is None:
             return f"{show.formula(operation)} may leave holes in the domain, around which a field can turn"
     return None
 
 
-def _total(operation: Any, symbols: Sequence[Any]) -> bool:
-    """Whether a power or logarithm is defined everywhere, or on the two sides of a hyperplane: both are convex."""
+def _sides(field: formula.Field) -> list[Any]:
+    """What has to keep its sign for the formulas to stay defined, where nothing of :func:`_doubt` is found."""
+    return list(dict.fromkeys(u for node in _operations(field) for u in _edges(node, field.symbols) or []))
+
+
+def _operations(field: formula.Field) -> list[Any]:
+    """The powers and logarithms that may be undefined somewhere."""
+    # as it is written an operation may have become a product of several: sqrt(4 y) is 2 sqrt(y)
+    nodes = dict.fromkeys(node for written in field.partial for node in written.atoms(sympy.Pow, sympy.log))
+    return sorted((node for node in nodes if not node.is_real), key=sympy.default_sort_key)
+
+
+def _edges(operation: Any, symbols: Sequence[Any]) -> list[Any] | None:
+    """Hyperplanes u = 0 that cut R^N into the convex parts where a power or logarithm is defined, or None.
+
+    A u of one component vanishes on parallel hyperplanes, and a linear one on one.
+    """
     base = operation.base if operation.is_Pow else operation.args[0]
     if operation.is_Pow and operation.exp.is_integer and (operation.exp.is_nonnegative or base.is_nonzero):
-        return True
-    return bool(base.is_positive or (base.is_polynomial(*symbols) and sympy.Poly(base, *symbols).total_degree() == 1))
+        return []
+    factors = [base]
+    if base.is_polynomial(*symbols):
+        factors = [u for u, _ in (_answer(lambda: sympy.factor_list(base, *symbols)) or (1, [(base, 1)]))[1]]
+    edges = [u for u in factors if not u.is_nonzero]
+    flat = all(len(u.free_symbols) == 1 or sympy.Poly(u, *symbols).total_degree() == 1 for u in edges)
+    return edges if flat else None
