@@ -1,5 +1,6 @@
 """Formulas as updates: proved, refuted at a rational point, or neither; and text that is no formula."""
 
+import json
 import re
 import time
 
@@ -9,7 +10,7 @@ import sympy
 
 from refimpl import formula
 from refimpl.formula import FormulaError
-from refimpl.testing import NonConformance, check_gradient_field
+from refimpl.testing import NonConformance, check_gradient_field, gradient_formula
 from refimpl.testing.gradient_formula import _is_zero, _sign, examine_formulas
 
 GAUSS = "exp(-(y1 - y2)**2/2)"
@@ -31,6 +32,16 @@ PROVED = {  # formulas, verdict, metric
     "tied ReLU": (["y1 - relu(y1 + 2*y2)", "y2 - 2*relu(y1 + 2*y2)"], "euclidean", [1, 1]),
     "on a half-space": (["log(y1 + y2) + y2", "log(y1 + y2) + y1"], "euclidean", [1, 1]),
     "on both sides of a line": (["-y2/y1**2", "1/y1"], "euclidean", [1, 1]),
+    "on both sides of a point": (["log(y1**2)"], "euclidean", [1]),
+    "in the quadrants": (["1/(y1*y2)*y2", "1/(y1*y2)*y1"], "euclidean", [1, 1]),
+    "between parallel lines": (["1/sin(y1)", "y2"], "euclidean", [1, 1]),
+}
+SIDES = {
+    "on a half-space": "y1 + y2 = 0",
+    "on both sides of a line": "y1 = 0",
+    "on both sides of a point": "y1 = 0",
+    "in the quadrants": "y1 = 0 and y2 = 0",
+    "between parallel lines": "sin(y1) = 0",
 }
 
 
@@ -40,6 +51,7 @@ def test_decided(name):
     report = check_gradient_field(texts)
     assert report.verdict == verdict
     assert "is proved" in report.diagnosis
+    assert (f"on each side of {SIDES[name]} (" if name in SIDES else "is proved (") in report.diagnosis
     np.testing.assert_allclose(report.metric, metric, rtol=1e-15)
     assert (report.route, report.error, report.in_metric) == ("symbolic", 0, 0)
     assert (report.asymmetry == 0) == (verdict == "euclidean")
@@ -200,12 +212,38 @@ def test_what_sympy_cannot_decide_takes_no_longer_for_it():
         (["exp(300*y1**2*y2)*y2", "exp(200*y1*y2)"], "none"),
         (["exp(300*y2)", "exp(200*y1)"], "none"),
         (["1e200*y2", "1e-200*y1"], "diagonal"),
+        (["where(y1 > 0, y2, 0)", "0*y1"], "none"),  # J = 0 at some points
     ],
 )
 def test_numbers_beyond_the_floats(texts, verdict):
     report = examine_formulas(texts)
     assert report.verdict == verdict
     assert not np.isnan(report.asymmetry)
+    json.dumps(report.as_dict(), allow_nan=False)
+
+
+def test_a_number_that_is_too_long_to_write():
+    """∂T1/∂y2 is e^e^e^(3 + y1²) at every point, of more than 10⁸ digits: there is no asymmetry in floats."""
+    report = examine_formulas(["exp(exp(exp(3 + y1**2)))*y2", "y1"])
+    assert (report.verdict, report.asymmetry, report.where) == ("none", None, None)
+    assert "∂T1/∂y2 = a number beyond the floats" in report.diagnosis
+
+
+def test_what_is_proved_is_not_computed_first(monkeypatch):
+    """That two values are equal SymPy sees in the formula, and not in the digits of their difference."""
+    answers, right = [], gradient_formula._answer
+    monkeypatch.setattr(gradient_formula, "_answer", lambda question: answers.append(right(question)) or answers[-1])
+    q = "(1 + exp(y1) + exp(y2) + exp(y3))"
+    texts = [f"exp(y{a})/{q}*(1 + log({q})**2/sqrt({q})) + sigmoid(y{a})" for a in (1, 2, 3)]
+    assert examine_formulas(texts).verdict == "euclidean"
+    assert answers
+    assert None not in answers
+
+
+def test_small_differences_are_seen_where_nothing_is_proved():
+    """e^30 + e^-30 and e^30 agree to 1e-26 of themselves: the digits of the difference tell them apart."""
+    report = examine_formulas(["(exp(30) + exp(-30))*y2", "exp(30)*y1"])
+    assert report.verdict == "diagonal"
 
 
 def test_a_jump_is_said_to_leave_two_sides():

@@ -63,7 +63,8 @@ class GradientField:
         displacement T(y) − y is a pure rotation, the same for every step size. ``error`` is what differentiation may
         contribute to it, ``where`` the point (n, d).
     in_metric : the same in the metric that was found.
-    metric : p (n, d), the smallest weight of each independent group of entries being 1; P (N, N) for "constant".
+    metric : p (n, d), the smallest weight of each independent group of entries being 1; P (N, N) for "constant"; None
+        too where floats do not hold a weight.
     eigenvalue : one of J that is not real, where that shows that there is no constant metric at all.
     route : how J was found: "complex step", "central differences" or "symbolic".
     points : where J was looked at, (k, n, d).

@@ -24,6 +24,7 @@ from ..numerics import EPS
 from .gradient_field import CLAIM, NO_DIAGONAL, PRECISION, GradientField, asymmetry_of, beyond_diagonal
 
 _POINTS = 12
+_ENTRIES = 500  # of J, at all points together: SymPy takes some milliseconds for each
 _WIDEST = sympy.Rational(20, 7)  # of their entries
 _DIGITS = 30
 _NONZERO = 1e-20  # a number that is larger at 30 digits is not 0
@@ -107,7 +108,7 @@ def _values(field: formula.Field, seed: int) -> Iterator[At]:
         for expr in expressions
         for node in expr.atoms(sympy.Heaviside, sympy.sign, sympy.Abs, sympy.core.relational.Relational)
     }
-    for _ in range(_POINTS):
+    for _ in range(min(_POINTS, max(_ENTRIES // len(field.symbols) ** 2, 1))):
         y = [_WIDEST * sympy.Rational(rng.randint(-20, 20), 20) for _ in field.symbols]
         point = dict(zip(field.symbols, y, strict=True))
 
@@ -141,10 +142,16 @@ def _seen(number: Any) -> int | None:
         return None
     if number.is_Rational:
         return int(sympy.sign(number)) or None
-    close = _answer(lambda: sympy.N(number, _DIGITS, strict=True))
+    close = _digits(number)
     if close is None or not close.is_Float or abs(close) < _NONZERO:
         return None
     return 1 if close > 0 else -1
+
+
+@functools.lru_cache(maxsize=4096)
+def _digits(number: Any) -> Any:
+    """A number to 30 digits, or None. Of what is 0 without saying so there are none, and SymPy takes long to see it."""
+    return _answer(lambda: sympy.N(number, _DIGITS, strict=True))
 
 
 def _is_zero(expr: Any) -> bool:
@@ -161,11 +168,26 @@ def _is_zero(expr: Any) -> bool:
 def _agrees(J: Sequence[Sequence[Any]], seen: Sequence[At], p: Sequence[Any]) -> bool | str | None:
     """Whether p_a J_ab = p_b J_ba: proved (True), refuted (the pair and the point), or None."""
     pairs = list(combinations(range(len(p)), 2))
-    for a, b in pairs:
+
+    def refuted(a: int, b: int, apart: Callable[[Any, Any], Any]) -> str | None:
         for at in seen:
-            if _seen(p[a] * at.J[a][b] - p[b] * at.J[b][a]):
+            if apart(p[a] * at.J[a][b], p[b] * at.J[b][a]):
                 return f"{_entry(at, a, b)} and {_entry(at, b, a)} at {at}"
-    return True if all(_is_zero(p[a] * J[a][b] - p[b] * J[b][a]) for a, b in pairs) else None
+        return None
+
+    for a, b in pairs:
+        if found := refuted(a, b, _apart):
+            return found
+    for a, b in pairs:
+        if not _is_zero(p[a] * J[a][b] - p[b] * J[b][a]):
+            return refuted(a, b, lambda left, right: _seen(left - right))
+    return True
+
+
+def _apart(left: Any, right: Any) -> bool:
+    """Whether the digits of two numbers differ: quick where they do not, unlike those of the difference."""
+    first, second = _digits(left), _digits(right)
+    return None not in (first, second) and bool(abs(first - second) > _NONZERO * max(abs(first), abs(second)))
 
 
 def _entry(at: At, a: int, b: int) -> str:
@@ -178,7 +200,7 @@ def _written(number: Any) -> str:
     if len(exact) <= 12:
         return exact
     close = float(number)
-    return f"{close:.6g}" if close and math.isfinite(close) else str(sympy.N(number, 6))
+    return f"{close:.6g}" if close and math.isfinite(close) else "a number beyond the floats"
 
 
 def _forced(seen: Sequence[At]) -> tuple[list[Any] | None, str | None]:
